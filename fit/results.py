@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pandas
 
 FRAME = 800  # height of a page in a notebook, in pixels
-JSON_VERSION = 1  # of what --json prints: raised where a field goes or means something else
+JSON_VERSION = 2  # of what --json prints: raised where a field goes or means something else
 NOT_IN_JSON = {"json": False}  # metadata of a field that to_dict leaves out
 
 

@@ -20,7 +20,7 @@ from launch.job_files import is_count, is_number
 from launch.jobs import Job
 
 BEYOND = 10.0  # times the compute of the sweep's largest run, for the model that the law is asked about
-JSON_VERSION = 1  # of `fit plan --json`
+JSON_VERSION = 2  # of `fit plan --json`
 NEXT_SHARE = 0.5  # of the FLOPs of the whole sweep, for the runs to train next
 BOOTSTRAP = 40  # draws of a law: enough for intervals to look at
 FIRST_LOOKS = (0.4, 0.6, 0.8)  # shares of the finished runs that laws are fitted to at the first look

@@ -115,23 +115,29 @@ def cluster():
 
 
 def pytest_xdist_auto_num_workers():
-    """A worker more than cores: a third of the time of the tests is waiting, for leases, outages and Slurm."""
-    return os.cpu_count() + 1
+    """Two workers more than cores: a third of the time of the tests is waiting, for leases, outages and Slurm."""
+    return os.cpu_count() + 2
 
 
-# of those of half a minute or more, longest first; those that mostly wait stand beside those that compute
+# those of half a minute or more, longest first; those that mostly wait alternate with those that compute
 LONGEST = """
-fit/test_planner jmoe/test_train launch/test_gs fit/test_startable jmoe/test_storage test_readme launch/test_slurm
-fit/test_report launch/test_owner jmoe/test_outage fit/test_plan_properties launch/test_local jmoe/test_rehearsal
-launch/test_slurm_control launch/test_apiserver jmoe/test_model jmoe/test_disk_errors jmoe/test_muon
-jmoe/test_power_loss fit/test_answer jmoe/test_parts jmoe/test_mixtures fit/test_regress launch/test_control
-jmoe/test_ceilings jmoe/test_moe jmoe/test_mup jmoe/test_flash test_accelerator jmoe/test_checkpoint jmoe/test_startup
-jmoe/test_generate jmoe/test_program fit/test_law
+fit/render/test_planner jmoe/run/test_train launch/test_gs jmoe/storage/test_storage
+fit/commands/test_every_form launch/test_slurm fit/render/test_report launch/test_owner
+fit/planning/test_startable jmoe/storage/test_outage test_readme launch/test_slurm_control
+test_accelerator launch/test_local fit/planning/test_plan_properties launch/test_control
+fit/planning/test_serving launch/test_apiserver jmoe/test_rehearsal launch/test_report
+fit/commands/test_python launch/test_faults fit/render/test_page_speeds jmoe/text/test_parts
+jmoe/model/test_mup jmoe/run/test_checkpoint test_repository fit/commands/test_replaced
+jmoe/model/test_model jmoe/storage/test_power_loss fit/table/test_bad_input jmoe/storage/test_disk_errors
+jmoe/run/test_router_health jmoe/test_generate jmoe/cost/test_ceilings test_site
 """.split()
 
 
 def pytest_sessionstart():
     """What was compiled two weeks ago goes: most of it is of code that has changed since."""
+    missing = [name for name in LONGEST if not (helpers.ROOT / f"tests/{name}.py").exists()]
+    if missing:
+        raise pytest.UsageError(f"LONGEST of tests/conftest.py names files that are not there: {' '.join(missing)}")
     COMPILED.mkdir(parents=True, exist_ok=True)
     for program in COMPILED.iterdir() if "PYTEST_XDIST_WORKER" not in os.environ else ():
         if program.stat().st_mtime < time.time() - 14 * 86_400:

@@ -5,24 +5,8 @@ import shlex
 from collections.abc import Sequence
 
 from fit.errors import UserError
+from fit.messages.flags import FIELDS
 
-# {flag: (flag, field)} of options that are fields now
-FIELDS = {
-    "vocab_size": ("shape", "vocab_size"),
-    "width_per_block": ("shape", "width_per_block"),
-    "kv_share": ("shape", "kv_share"),
-    "dense_blocks": ("shape", "dense_blocks"),
-    "used": ("shape", "used"),
-    "granularity": ("shape", "granularity"),
-    "shared_experts": ("shape", "shared_experts"),
-    "mesh_expert": ("mesh", "expert"),
-    "mesh_model": ("mesh", "model"),
-    "remat": ("mesh", "remat"),
-    "bytes_per_parameter": ("bytes", "weights"),
-    "bytes_per_kv_element": ("bytes", "cache"),
-    "serve_tokens_per_second": ("serve", "tokens_per_second"),
-    "serve_batch": ("serve", "batch"),
-}
 # {command: {(flag, value): what is typed in its place, "" for nothing}}; the value None stands for any
 WORDS: dict[str, dict[tuple[str, str | None], str]] = {
     "plan": {("shape", "hardware"): "", ("by", "time"): "", ("by", "flops"): "--mfu=0.4", ("grams_per_kwh", None): ""},

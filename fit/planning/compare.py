@@ -17,7 +17,7 @@ from fit.errors import UserError
 from fit.fitted_law import own_counts
 from fit.fitted_law.law import Law, in_words, load
 from fit.messages.finding import Finding, finding
-from fit.model.architecture import JSON_NAMES, Architecture, training_flops
+from fit.model.architecture import Architecture, training_flops
 from fit.model.reference_model import PublishedModel
 from fit.model.step_counts import KEPT
 from fit.planning import (
@@ -111,7 +111,7 @@ def compare_laws(laws: Sequence[Law], question: Question) -> Comparison:
     if question.hours is not None:
         constraints = dict(hours=question.hours) | constraints
     return Comparison(
-        **{JSON_NAMES.get(name, name): value for name, value in question.shape.items()},
+        **question.shape,
         constraints=constraints,
         about=ABOUT,
         laws=answers,
@@ -221,9 +221,9 @@ def answer(law: Law, question: Question) -> LawAnswer | NoAnswer:
         note=law.note or None,
         mixtures=law.of_mixtures,
         sparsity=float(columns["sparsity"]),
-        split=architecture.granularity,
+        granularity=architecture.granularity,
         shared=architecture.shared,
-        used=architecture.active_width,
+        active_width=architecture.active_width,
         size_bound=str(best.solved.size_bound[best.index]),
         memory_bytes=memory_bytes,
         chose_experts=law.knows_experts and not law.fixes_experts,
@@ -258,16 +258,16 @@ def _findings(answer: LawAnswer) -> Iterator[Finding]:
         yield finding("law_at_edge", n_experts=answer.n_experts, which=which)
     if answer.not_bounded:
         yield finding("not_bounded")
-    if answer.used != 1 and answer.n_experts > 1:
-        yield finding("law_width", used=answer.used, n_experts=answer.n_experts)
+    if answer.active_width != 1 and answer.n_experts > 1:
+        yield finding("law_width", active_width=answer.active_width, n_experts=answer.n_experts)
     if answer.not_read:
         flags = ", ".join(f"--shape={name}:{value}" for name, value in answer.not_read.items())
         subject = "it is"
         if "used" in answer.not_read:
-            subject = f"asked of {answer.used:g} experts' width a token, and"
+            subject = f"asked of {answer.active_width:g} experts' width a token, and"
         yield finding("law_not_read", flags=flags, form=answer.form, subject=subject)
     if answer.finest:
-        yield finding("law_finest", split=answer.split)
+        yield finding("law_finest", granularity=answer.granularity)
     if answer.note:
         yield finding("law_note", sentence=answer.note)
     if answer.dense and answer.dense.law != answer.law:
@@ -349,7 +349,7 @@ def _not_read(law: Law, question: Question) -> Json:
     return not_read
 
 
-def _architectures(law: Law, shape: Json, used: Sequence[float] | None) -> list[Architecture]:
+def architectures_to_try(law: Law, shape: Json, used: Sequence[float] | None) -> list[Architecture]:
     """The architectures that the law can tell apart.
 
     With a law that reads neither sparsity nor top_k, a token uses one expert's width. With a law whose runs were not
@@ -400,7 +400,7 @@ class _Best:
 
 def _best(law: Law, question: Question, experts: Array, used: Sequence[float] | None) -> _Best:
     """The model of the law's least loss."""
-    architectures = _architectures(law, question.shape, used)
+    architectures = architectures_to_try(law, question.shape, used)
     constraints = _with_hours(law, architectures[0], question)
     if constraints.clock is not None:
         architecture, reached = solve.best_architecture(law, architectures, constraints, experts)

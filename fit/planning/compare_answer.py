@@ -30,7 +30,7 @@ TABLES = Line(
 
 
 LAWS = (
-    "{law:{wide}} {n_experts:>9} {split::>5} {shared::>6} {n_active:amount:>9} {n_total:amount:>9} "
+    "{law:{wide}} {n_experts:>9} {granularity::>5} {shared::>6} {n_active:amount:>9} {n_total:amount:>9} "
     "{n_tokens:amount:>9} {below:.1%:>11} {ratio::>11}  {size_bound::}"
 )
 
@@ -89,7 +89,7 @@ def _details(result: Comparison) -> Iterator[list[Line]]:
     rows: list = [_law_row(answer, wide) for answer in result.laws]
     rows += [f"{response.law:{wide}} not feasible: {response.why}" for response in result.infeasible]
     ratio = "dense hours" if "hours" in result.constraints else "dense FLOPs"
-    heads = dict(wide=str(wide), below="below dense", ratio=ratio, size_bound="size bound by")
+    heads = dict(wide=str(wide), granularity="split", below="below dense", ratio=ratio, size_bound="size bound by")
     yield [lines.rows(table(LAWS, rows, **heads))]
     yield [*_by_the_clock([answer for answer in result.laws if answer.speed])]
     yield [*_serving(result)]
@@ -107,7 +107,7 @@ def _law_row(answer: LawAnswer, wide: int) -> Json:
         if answer.dense.explicit:  # there is a budget
             ratio = f"x {answer.dense.ratio:.3g}" if answer.dense.ratio else "never"
     columns = dict(
-        split=answer.split if answer.split > 1 else None,
+        granularity=answer.granularity if answer.granularity > 1 else None,
         shared=answer.shared or None,
         below=below,
         ratio=ratio,

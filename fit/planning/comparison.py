@@ -125,9 +125,9 @@ class LawAnswer(Record):
       source, note: Where a published law comes from; None for others.
       mixtures: Whether the law is of mixtures.
       sparsity: Share of the parameters of all experts that a token does not use.
-      split: How many narrow experts make one as wide as the dense layer.
+      granularity: How many narrow experts make one as wide as the dense layer.
       shared: Narrow experts that all tokens use.
-      used: Width of experts that a token uses, in widths of the dense layer.
+      active_width: Width of experts that a token uses, in widths of the dense layer.
       chose_experts: Whether the law chose the number of experts.
       at_edge: Whether that is the largest or the smallest compared.
       not_bounded: Whether still more experts would be better.
@@ -156,9 +156,9 @@ class LawAnswer(Record):
     note: str | None
     mixtures: bool
     sparsity: float
-    split: float
+    granularity: float
     shared: int
-    used: float
+    active_width: float
     size_bound: str
     memory_bytes: float
     chose_experts: bool
@@ -216,7 +216,7 @@ class Comparison(Result):
     """The answers of several laws to one budget, each against its own best dense model.
 
     Attributes:
-      vocab_size, width_per_block, kv_share, n_dense, split, shared: Of the models, as far as they are given.
+      vocab_size, width_per_block, kv_share, n_dense, granularity, shared: Of the models, as far as they are given.
       constraints: {name: value} of the limits.
       about: What is compared, in a sentence.
       laws: The answer of each law.
@@ -231,7 +231,7 @@ class Comparison(Result):
     width_per_block: int
     kv_share: float | None = optional()
     n_dense: int | None = optional()
-    split: float | None = optional()
+    granularity: float | None = optional()
     shared: int | None = optional()
     constraints: Json
     about: str

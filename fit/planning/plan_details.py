@@ -29,10 +29,10 @@ DRAWN = "{n_experts:>9} n_active {n_active:amount:16} n_tokens {n_tokens:amount:
 OF_BEST = (
     ", best in {best_in_draws}; regret {mean:.4f} nats ({high:.4f} at the 90th percentile), {share:.1%} of the budget"
 )
-ARCHITECTURES = "by the experts' width that a token uses, each at its best; above and below it is {used:g}:"
+ARCHITECTURES = "by the experts' width that a token uses, each at its best; above and below it is {active_width:g}:"
 ARCHITECTURE = (
-    "used {used:g}: n_experts {n_experts}, n_active {n_active:amount}, n_total {n_total:amount} on {n_tokens:amount} "
-    "tokens, loss {loss:.4f}"
+    "used {active_width:g}: n_experts {n_experts}, n_active {n_active:amount}, n_total {n_total:amount} on "
+    "{n_tokens:amount} tokens, loss {loss:.4f}"
 )
 COSTS = (
     "{n_experts:>9} {training_hours:duration:>10} {training_dollars:dollars:>10} {training_bytes:memory:>15} "
@@ -62,7 +62,7 @@ def _parts(plan: Plan) -> Iterator[list[Line]]:
         yield [*_draws(plan.odds)]
     if plan.architectures:
         rows = [say(ARCHITECTURE, **row) for row in plan.architectures]
-        yield [Line("", say(ARCHITECTURES, used=plan.used), tuple(rows))]
+        yield [Line("", say(ARCHITECTURES, active_width=plan.active_width), tuple(rows))]
     if plan.buildable:
         yield [_buildable(plan.buildable)]
     if plan.tasks:

@@ -107,10 +107,11 @@ def _with_architectures(best: Plan, plans: list[tuple[Architecture, Plan]]) -> P
     """The best plan, with the best model of each architecture."""
     rows = []
     for architecture, plan in plans:
-        rows.append(dict(used=architecture.active_width) | {name: plan.best[name] for name in OF_ARCHITECTURES})
-    rows.sort(key=lambda row: row["used"])
-    used = 1.0 if best.used is None else best.used  # the paper's own architecture does not say it
-    return dataclasses.replace(best, architectures=rows, used=used)
+        best_of_width = {name: plan.best[name] for name in OF_ARCHITECTURES}
+        rows.append(dict(active_width=architecture.active_width) | best_of_width)
+    rows.sort(key=lambda row: row["active_width"])
+    active_width = 1.0 if best.active_width is None else best.active_width  # the paper's own architecture has none
+    return dataclasses.replace(best, architectures=rows, active_width=active_width)
 
 
 def _plan_of_architecture(law: Law, options: PlanOptions, architecture: Architecture) -> Plan:

@@ -596,8 +596,8 @@ class Plan(WithFindings):
       law: Name of the law.
       form: Form of the law.
       vocab_size, width_per_block, final_norm: Of the models.
-      split, shared, n_dense, kv_share, used, attention, head_dim, ff, tied, trained: Of the models, as
-        fit.model.architecture.Architecture has them; None for models of the paper's architecture.
+      granularity, shared, n_dense, kv_share, active_width, attention, head_dim, ff, tied, counts_routed_experts: Of the
+        models, as fit.model.architecture.Architecture has them; None for models of the paper's architecture.
       constraints: {name: value} of the limits.
       optima: The best model with each number of experts, an Optimum each.
       infeasible: Numbers of experts with which no model is feasible, and why.
@@ -630,16 +630,16 @@ class Plan(WithFindings):
     vocab_size: int
     width_per_block: int
     final_norm: bool
-    split: float | None = optional()
+    granularity: float | None = optional()
     shared: int | None = optional()
     n_dense: int | None = optional()
     kv_share: float | None = optional()
-    used: float | None = optional()
+    active_width: float | None = optional()
     attention: float | None = optional()
     head_dim: int | None = optional()
     ff: float | None = optional()
     tied: bool | None = optional()
-    trained: bool | None = optional()
+    counts_routed_experts: bool | None = optional()
     constraints: Json
     optima: list[Optimum]
     infeasible: list[Infeasible]
@@ -691,9 +691,9 @@ class Plan(WithFindings):
         return rows
 
     def names(self) -> list[str]:
-        """The fields that to_dict has. `used` stands last where only the comparison of architectures has it."""
+        """The fields that to_dict has. `active_width` stands last where only the comparison of architectures has it."""
         names = super().names()
-        if self.used is not None and self.split is None:
-            names.remove("used")
-            names.insert(names.index("architectures") + 1, "used")
+        if self.active_width is not None and self.granularity is None:
+            names.remove("active_width")
+            names.insert(names.index("architectures") + 1, "active_width")
         return names

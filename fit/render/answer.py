@@ -148,7 +148,7 @@ def _by_wall_clock_time(law: Law, options: PlanOptions, plan: Plan) -> Iterator[
         best = each.best
         mfu, label = _mfu_and_label(each)
         row = {name_: best[name_] for name_ in ("n_experts", "n_active", "n_total", "n_tokens", "loss")}
-        rows.append({"": name, **row, "MFU": f"{mfu:.0%}", "the speed is": label})
+        rows.append({"": name, **row, "MFU": f"{mfu:.2g}", "the speed is": label})
     yield elements.table(rows)
     differing = [Line("", sentence) for sentence in by_time.differing(timed.clock)]
     yield from lines.html([by_time.speeds(timed.clock, timed.optima), *differing])

@@ -14,6 +14,7 @@ from fit.model.architecture import PAPER
 from fit.options import Options, flag_of, or_path, switch, unchecked, words
 from fit.planning import compare
 from fit.planning.options import BudgetOptions, PlanOptions
+from fit.results import JSON_VERSION
 
 FLAGS = {flag_of(field.name): field.name for field in dataclasses.fields(PlanOptions)}
 
@@ -57,11 +58,30 @@ def plan_options(plan: str | dict) -> PlanOptions:
         return PlanOptions.parse(**_known(_of_flags(text)))
     try:
         saved = json.loads(pathlib.Path(text).read_text(encoding="utf-8"))
-        return PlanOptions.parse(**_known(saved["options"]))
     except OSError as error:
         raise UserError(f"--plan={text}: expected flags of fit plan, or a file; {error.strerror}") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except ValueError as error:
         raise UserError(f"--plan={text}: expected what fit plan --json prints") from error
+    return PlanOptions.parse(**_known(_of_saved(text, saved)))
+
+
+def _of_saved(path: str, saved: Any) -> Json:
+    """The options of a plan that `fit plan --json` wrote. They are the flags that were given, in every version.
+
+    Raises:
+      UserError: It is no plan, a newer fit wrote it, or one so old that it does not state its options.
+    """
+    if not isinstance(saved, dict) or "optima" not in saved:
+        raise UserError(f"--plan={path}: expected what fit plan --json prints")
+    version = saved.get("version", 0)
+    if version not in range(JSON_VERSION + 1):
+        raise UserError(f"--plan={path}: version {version}, expected at most {JSON_VERSION}: a newer fit wrote it")
+    if not isinstance(saved.get("options"), dict):
+        raise UserError(
+            f"--plan={path}: an earlier version of fit wrote this plan, without its options: make it again by fit plan "
+            "--json, or give its flags, such as --plan='--flops=1e22'"
+        )
+    return saved["options"]
 
 
 def _of_flags(text: str) -> dict[str, Any]:

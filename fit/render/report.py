@@ -43,7 +43,7 @@ class Report:
     Attributes:
       path: The file.
       page: Its HTML.
-      summary: What was found, in short; [] under limits.
+      summary: The findings in short; [] under limits.
       plan: The plan within the limits; None without limits.
     """
 
@@ -129,8 +129,8 @@ class _Decision:
 
     Attributes:
       answer: A sentence.
-      warnings: What to know before that.
-      summary: What was found, in short.
+      warnings: The findings on it, in words.
+      summary: The findings of the runs, in short.
     """
 
     answer: str

@@ -7,11 +7,12 @@ serving.js   the speed of decoding and of prompts
 law.js       the laws at a model, their ranges          solve.js       the best model under limits
 speeds.js    the best model in hours, from Python's speeds  odds.js   how often each number of experts is the best
 cost.js      hours, dollars, speed                      plan.js        what `fit plan --json` prints
-compare.js   what several laws would build              messages.js    the sentences of a plan
+compare.js   what several laws would build              messages.js    sentences and findings, and refusals
+findings.js  what to know before a plan is trusted      data.js        what page.py gives the scripts
 form.js      fields, sliders, the state in the address  options.js     what the state means
-command.js   the same question as a command             elements.js    elements of the page, lists and tables
+command.js   the same question as a command             elements.js    elements of the page, lines and tables
 chart.js     pictures in SVG                            pictures.js    the pictures of a plan
-answers.js   a plan on the page                         comparison.js  laws beside each other on the page
+answers.js   the lines of a plan                        comparison.js  laws beside each other on the page
 app.js       starts the page, and answers changes       page.html, page.css  what it looks like
-reference_model.js  published models to start from      types.d.ts     types and units of the scripts
+types.d.ts   types and units of the scripts
 """

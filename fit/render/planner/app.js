@@ -1,29 +1,21 @@
 // The page: its state from the address, and answers at every change.
 
-import { showPictures, showPlan } from "./answers.js";
+import { costLines, planLines, sizesLine } from "./answers.js";
+import { planCommand } from "./command.js";
 import { showLaws } from "./comparison.js";
 import { flopsPerHour } from "./cost.js";
-import { PAPER_SHAPE } from "./counts.js";
-import { byId, element } from "./elements.js";
-import { USUAL, addressOf, defaultState, stateFromAddress } from "./form.js";
-import { planCommand } from "./command.js";
-import { PlanError, templates, withErrors } from "./messages.js";
+import { data } from "./data.js";
+import { byId, element, showLines } from "./elements.js";
+import { addressOf, defaultState, lawOf, stateFromAddress } from "./form.js";
+import { PlanError, withErrors } from "./messages.js";
 import { flagText, general, parseNumber } from "./numbers.js";
 import { optionsIn } from "./options.js";
+import { showPictures } from "./pictures.js";
 import { planOf } from "./plan.js";
 import { refuseEndOfGrid, speedsIn } from "./speeds.js";
 
-const data = JSON.parse(byId("data").textContent);
-for (const law of data.laws) Object.assign(law, data.forms[law.form]);
-Object.assign(templates, data.sentences);
-Object.assign(PAPER_SHAPE, data.paper_shape);
-USUAL.mfu = String(data.cost.mfu);
 const sliders = [...document.querySelectorAll("input[type=range]")];
-let { state, error: addressError } = stateFromAddress(location.hash || location.search, data.laws);
-
-function currentLaw() {
-  return data.laws.find(({ name }) => name === state.law) ?? data.laws[0];
-}
+let { state, error: addressError } = stateFromAddress(location.hash || location.search);
 
 function addChoice(id, value, text = value) {
   byId(id).append(element("option", { value }, text));
@@ -34,27 +26,19 @@ function watchFields() {
   for (const name of Object.keys(data.published)) addChoice("like", name);
   for (const name of Object.keys(data.chips)) addChoice("chip", name);
   byId("form").addEventListener("input", ({ target }) => {
-    if (target.id === "like") takeReference(target.value);
-    else if (target.id === "law") takeLaw(data.laws.find(({ name }) => name === target.value));
+    if (target.id === "like") take(lawOf(state.law), target.value);
+    else if (target.id === "law") take(lawOf(target.value), state.like);
     else if (sliders.includes(target)) change({ [target.dataset.field]: sliderText(target) });
     else change({ [target.id]: target.value });
   });
-  byId("reset").addEventListener("click", () => change(defaultState(currentLaw())));
+  byId("reset").addEventListener("click", () => change(defaultState(lawOf(state.law))));
 }
 
-// Starts from another model: what was typed stays, and defaults become those of the model.
-function takeReference(like) {
-  const before = defaultState(currentLaw(), state.like);
-  const after = defaultState(currentLaw(), like);
-  const untouched = Object.entries(after).filter(([name]) => state[name] === before[name]);
+// Takes another law, or model to start from: fields that nobody touched take its defaults.
+function take(law, like) {
+  const before = defaultState(lawOf(state.law), state.like);
+  const untouched = Object.entries(defaultState(law, like)).filter(([name]) => state[name] === before[name]);
   change(Object.fromEntries(untouched));
-}
-
-// Takes another law with its defaults; the chips and the model stay, and so do hours.
-function takeLaw(law) {
-  const { chip, chips, mfu, dollars_per_hour, hours, flops, like } = state;
-  const budget = hours ? { hours, flops } : {};
-  change({ ...defaultState(law, like), chip, chips, mfu, dollars_per_hour, ...budget });
 }
 
 // FLOPs and hours are two ways to give one budget: the one typed last counts, the other follows.
@@ -65,7 +49,7 @@ function change(changed) {
   if (isChanged("hours") && !("flops" in changed)) other.flops = "";
   state = { ...state, ...changed, ...other };
   addressError = "";
-  if (location.protocol !== "about:") history.replaceState(null, "", addressOf(state, currentLaw())); // in a notebook
+  if (location.protocol !== "about:") history.replaceState(null, "", addressOf(state)); // in a notebook
   renderSoon();
 }
 
@@ -85,7 +69,7 @@ function withDerivedBudget(answer) {
   if (limits.speeds) derived.flops = rounded(training_flops + inference_flops_per_token * limits.inference_tokens);
   if (limits.flops == null) return derived;
   if (state.flops === "") derived.flops = rounded(limits.flops);
-  if (state.hours === "" && chips) derived.hours = rounded(limits.flops / flopsPerHour(data, chips));
+  if (state.hours === "" && chips) derived.hours = rounded(limits.flops / flopsPerHour(chips));
   return derived;
 }
 
@@ -123,32 +107,44 @@ function showFields(law, answer) {
 
 function answerNow() {
   if (addressError) throw new PlanError(addressError);
-  const law = currentLaw();
+  const law = lawOf(state.law);
   if (state.law !== law.name) throw new PlanError(`law: this page does not hold “${state.law}”`);
-  const options = optionsIn(data, law, state);
-  if (options.chips && options.chips.mfu == null) {
-    Object.assign(options.limits, speedsIn(data, state, options, planCommand(state, options)));
-  }
-  const { plan, limits, behind_share } = planOf(data, law, options);
+  const options = optionsIn(law, state);
+  const { chips, limits } = options;
+  if (chips && chips.mfu == null) Object.assign(limits, speedsIn(state, options, planCommand(state, options)));
+  const plan = planOf(options);
   if (limits.speeds) refuseEndOfGrid(limits.speeds, plan);
-  return { data, state, options: { ...options, limits }, plan, behind_share };
+  return { state, options, plan };
+}
+
+// Shows the plan in lines, tables and commands.
+function showPlan({ options, plan }) {
+  showLines("answer", [...planLines(options, plan)]);
+  showLines("sizes", [sizesLine(plan)]);
+  showLines("costs", costLines(plan));
+  const command = planCommand(state, options);
+  byId("command").textContent = command;
+  byId("build-command").textContent = `${command} --emit_config=planned.py`;
+  byId("json").textContent = JSON.stringify(plan, null, 1);
 }
 
 // Answers first; what takes longer follows, unless something else was asked meanwhile.
 let following = 0;
+let steps = [].values();
 function render() {
   const answer = withErrors(answerNow, (sentence) => (byId("refusal").textContent = sentence));
-  showFields(currentLaw(), answer);
+  showFields(lawOf(state.law), answer);
   byId("refusal").hidden = answer != null;
   byId("results").hidden = answer == null;
   clearTimeout(following);
+  steps = answer ? remainingSteps(answer) : [].values();
   document.body.setAttribute("aria-busy", String(answer != null));
   if (!answer) return;
   showPlan(answer);
-  follow(remainingSteps(answer));
+  follow();
 }
 
-// What takes longer, in steps: a law, then a picture at a time.
+// The steps that take longer: a law, then a picture at a time.
 function* remainingSteps(answer) {
   yield* showLaws(answer);
   yield* showPictures(answer, state.law === data.laws[0].name ? data.runs : null);
@@ -156,15 +152,18 @@ function* remainingSteps(answer) {
 }
 
 // Takes each step in a task of its own, so that the page reacts to a reader in between.
-function follow(steps) {
+function follow() {
   following = setTimeout(() => {
-    if (!steps.next().done) follow(steps);
+    if (!steps.next().done) follow();
   });
 }
 
 addEventListener("hashchange", () => {
-  ({ state, error: addressError } = stateFromAddress(location.hash, data.laws));
+  ({ state, error: addressError } = stateFromAddress(location.hash));
   renderSoon();
+});
+addEventListener("beforeprint", () => {
+  while (!steps.next().done); // a printer waits for no task
 });
 for (const button of document.querySelectorAll("[id^=copy-]")) {
   button.addEventListener("click", async () => {

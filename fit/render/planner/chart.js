@@ -1,4 +1,4 @@
-// Pictures in SVG: lines, dots and strips over two axes. The browser shows a dot's text to the pointer.
+// Pictures in SVG: lines and dots over two axes. The browser shows a dot's text to the pointer.
 
 import { element, svg } from "./elements.js";
 import { PlanError } from "./messages.js";
@@ -55,9 +55,10 @@ export function makePicture(caption) {
 /** Draws a picture in its place. @type {(picture: Picture, spec: PictureSpec) => void} */
 export function drawPicture(picture, spec) {
   for (const { low, high } of [spec.x, spec.y]) {
-    if (!Number.isFinite(high - low) || low >= high) throw new PlanError("no room on an axis");
+    if (!Number.isFinite(high - low) || low >= high) throw new PlanError("cannot be drawn for these limits");
   }
-  const { drawing } = picture;
+  const { drawing, note } = picture;
+  note.textContent = spec.note;
   const width = Math.max(260, Math.round(picture.figure.clientWidth || 480));
   const box = { x: MARGIN.left, y: MARGIN.top, width: width - MARGIN.left - MARGIN.right };
   box.height = HEIGHT - MARGIN.top - MARGIN.bottom;
@@ -68,7 +69,6 @@ export function drawPicture(picture, spec) {
   const inside = svg("g", { "clip-path": `url(#${id})` });
   drawing.replaceChildren(svg("clipPath", { id }, svg("rect", box)), axesOf(spec.x, spec.y, toX, toY, box), inside);
   for (const line of spec.lines) inside.append(...pathsOf(line, toX, toY));
-  for (const strip of spec.strips) inside.append(...stripOf(strip, toX, box));
   if (spec.rule != null) inside.append(svg("path", { class: "rule", d: `M${toX(spec.rule)},${box.y}v${box.height}` }));
   for (const dot of spec.dots) inside.append(circleOf(dot, toX, toY));
 }
@@ -111,14 +111,4 @@ function pathsOf({ share, points }, toX, toY) {
     pieces.at(-1).path += `L${place(points[i + 1])}`;
   });
   return pieces.map(({ look, path }) => svg("path", { class: look, d: path, style: `stroke:${colourOf(share)}` }));
-}
-
-function stripOf({ from, to, share, label }, toX, box) {
-  const height = 18;
-  const y = box.y + box.height - height;
-  const width = toX(to) - toX(from);
-  const strip = [svg("rect", { x: toX(from), y, width, height, style: `fill:${colourOf(share)}` })];
-  const middle = { class: "label", x: toX(from) + width / 2, y: y + 13, "text-anchor": "middle" };
-  if (width > 22) strip.push(svg("text", middle, label));
-  return strip;
 }

@@ -1,6 +1,6 @@
-// What is asked on the page, as a command.
+// The question on the page, as a command.
 
-import { PAPER_SHAPE } from "./counts.js";
+import { data } from "./data.js";
 import { defaultState } from "./form.js";
 import { flagText } from "./numbers.js";
 import { flagOf, isTyped } from "./options.js";
@@ -21,41 +21,46 @@ export function compareCommand(state, options, laws) {
   return ["python -m fit compare", `--laws=${quoted(laws.join(","))}`, ...flagsOf(state, options, true)].join(" ");
 }
 
-function flagsOf(state, { law, shape, reference, limits, experts, chips, memory_gb, devices, hours }, isComparison) {
-  const flags = new Map();
-  function add(name, value, usual) {
-    if (value == null || value === usual) return;
-    const [flag, field] = flagOf(name).split("=");
-    const text = field ? `${field}:${flagText(value)}` : flagText(value);
-    flags.set(flag, flags.has(flag) ? `${flags.get(flag)},${text}` : text);
-  }
+// The value of an option that the command is not given.
+const ASSUMED = {
+  devices: 1,
+  serve_batch: 64,
+  bytes_per_parameter: 2,
+  bytes_per_kv_element: 2,
+  kv_tokens: 0,
+  inference_tokens: 0,
+};
+
+function flagsOf(state, options, isComparison) {
+  const { law, shape, limits, experts, chips, memory_gb, devices, hours } = options;
   const { like } = state;
-  if (like) flags.set("like", quoted(like));
-  if (hours != null) add("hours", hours);
-  else add("flops", limits.flops);
+  const flags = new Map(like ? [["like", quoted(like)]] : []);
+  function add(values) {
+    for (const [name, value] of Object.entries(values)) {
+      if (value == null || value === ASSUMED[name]) continue;
+      const [flag, field] = flagOf(name).split("=");
+      const text = field ? `${field}:${flagText(value)}` : flagText(value);
+      flags.set(flag, flags.has(flag) ? `${flags.get(flag)},${text}` : text);
+    }
+  }
+  add(hours == null ? { flops: limits.flops } : { hours });
   if (chips) {
     flags.set("chips", `${chips.kind}:${chips.count}`);
-    add("mfu", chips.mfu);
-    if (!isComparison) add("dollars_per_hour", chips.dollars_per_hour);
+    add({ mfu: chips.mfu, dollars_per_hour: isComparison ? null : chips.dollars_per_hour });
   }
-  add("memory_gb", memory_gb);
-  add("devices", devices, 1);
-  if (limits.serving) {
-    add("serve_tokens_per_second", limits.serving.tokens_per_second);
-    add("serve_batch", limits.serving.batch, 64);
-  } else if (chips && chips.serve_batch > 1) add("serve_batch", chips.serve_batch, 64);
-  add("bytes_per_parameter", limits.bytes_per_parameter, 2);
-  add("kv_tokens", limits.kv_tokens, 0);
-  add("bytes_per_kv_element", limits.bytes_per_kv_element, 2);
-  add("inference_tokens", limits.inference_tokens, 0);
-  add("max_tokens", limits.max_tokens);
-  const usual = defaultState(law, like);
-  if (experts.join() !== usual.experts) flags.set("experts", experts.join());
-  const compared = reference?.shape ?? PAPER_SHAPE; // what the command compares without these flags
+  add({ memory_gb, devices, serve_tokens_per_second: limits.serving?.tokens_per_second });
+  if (limits.serving || chips?.serve_batch > 1) add({ serve_batch: chips.serve_batch });
+  const { bytes_per_parameter, kv_tokens, bytes_per_kv_element, inference_tokens, max_tokens } = limits;
+  add({ bytes_per_parameter, kv_tokens, bytes_per_kv_element, inference_tokens, max_tokens });
+  if (experts.join() !== defaultState(law, like).experts) flags.set("experts", experts.join());
   for (const name of ["vocab_size", "width_per_block"]) {
-    if (isComparison) add(name, shape[name], compared[name]);
-    else if (isTyped(state, name, law)) add(name, shape[name]);
-    else if (!like) add(name, shape[name], law.shape[name]);
+    if (shape[name] !== sizeWithoutFlag(name, state, options, isComparison)) add({ [name]: shape[name] });
   }
   return [...flags].map(([name, text]) => `--${name}=${text}`);
+}
+
+// The size that the command takes without a flag; null where the page's is typed.
+function sizeWithoutFlag(name, state, { law, shape, reference }, isComparison) {
+  if (isComparison) return (reference?.shape ?? data.paper_shape)[name];
+  return isTyped(state, name, law) ? null : shape[name];
 }

@@ -1,93 +1,83 @@
 // Several laws beside each other, on the page: what each would build, and how far they lie apart.
 
-import { byId, fillTable } from "./elements.js";
 import { compareCommand } from "./command.js";
-import { conclusionOf, lawAnswer, questionOf } from "./compare.js";
+import { findingsOfLaws, lawAnswer } from "./compare.js";
+import { data } from "./data.js";
+import { byId, showLines } from "./elements.js";
 import { defaultState } from "./form.js";
 import { PlanError } from "./messages.js";
 import { amount, percentText } from "./numbers.js";
 
 // The laws that are set beside each other: those of fit compare, and the one that is chosen.
-function comparedLaws(data, chosen) {
+function comparedLaws(chosen) {
   const usual = data.compare.laws.map((name) => data.laws.find((law) => law.name === name));
   return usual.includes(chosen) ? usual : [chosen, ...usual];
 }
 
 // The law's answer, or why it has none.
-function* answerOrWhy(data, law, question, experts) {
+function* answerOrWhy(law, options, experts) {
   try {
-    return yield* lawAnswer(data, law, question, experts);
+    return yield* lawAnswer(law, options, experts);
   } catch (error) {
     if (!(error instanceof PlanError)) throw error;
     return { law: law.name, why: error.message };
   }
 }
 
-/** Shows what each law would build, and what they agree on; yields after each law.
+/** Shows what each law would build, and what they agree on; yields after each law. By hours the page knows the speeds
+ *  of one law's models, and compares none.
  *  @type {(answer: Answer) => Generator} */
-export function* showLaws({ data, state, options }) {
+export function* showLaws({ state, options }) {
   const { law: chosen, reference, limits } = options;
-  const laws = comparedLaws(data, chosen);
+  const laws = comparedLaws(chosen);
   byId("compare").textContent = compareCommand(state, options, laws.map(({ name }) => name));
-  byId("beside").hidden = Boolean(limits.speeds); // the page has those of one law
-  if (limits.speeds) return;
-  const question = questionOf(options);
-  const isDefault = state.experts.trim() === defaultState(chosen).experts;
-  const experts = isDefault ? null : options.experts;
   const rows = [];
-  for (const law of laws) {
-    rows.push(yield* answerOrWhy(data, law, question, experts));
+  const isDefault = state.experts.trim() === defaultState(chosen).experts;
+  for (const law of limits.speeds ? [] : laws) {
+    rows.push(yield* answerOrWhy(law, options, isDefault ? null : options.experts));
     yield;
   }
   const answers = rows.filter((row) => !row.why);
-  const conclusion = conclusionOf(data, answers);
-  showLawTable(rows, chosen, reference);
-  byId("agreement").textContent = agreementText(conclusion, answers, reference);
-  const n_outside = answers.filter((answer) => answer.extrapolation.length).length;
-  const outside = `${n_outside} of ${answers.length} answers lie outside the data of their law.`;
-  byId("laws-about").textContent = `${data.compare.about} ${outside}`;
-  const json = { laws: answers, infeasible: rows.filter((row) => row.why), conclusion };
+  const findings = [...findingsOfLaws(answers)];
+  showLines("laws", rows.length ? [...lawsLines(rows, findings, chosen, reference)] : []);
+  const json = { laws: answers, infeasible: rows.filter((row) => row.why), findings };
   if (reference) json.like = reference.counts;
   byId("laws-json").textContent = JSON.stringify(json, null, 1);
 }
 
-function showLawTable(rows, chosen, reference) {
-  const isDense = ({ n_experts, dense }) => n_experts === 1 || !dense;
-  const columns = {
-    law: (row) => row.law,
-    E: (row) => String(row.n_experts),
-    split: (row) => (row.split > 1 ? String(row.split) : "–"),
-    shared: (row) => String(row.shared || "–"),
-    active: (row) => amount(row.n_active),
-    total: (row) => amount(row.n_total),
-    tokens: (row) => amount(row.n_tokens),
-    "loss below its dense model": (row) => (isDense(row) ? "–" : percentText(row.dense.loss_saved_share, 1)),
-  };
-  columns["its FLOPs"] = (row) => (isDense(row) ? "–" : ratioText(row.dense.flops_ratio));
-  if (reference) {
-    columns[`loss of ${reference.counts.name}`] = ({ like }) => (like ? like.loss.toFixed(4) : "not read");
-    columns["share of these FLOPs that reaches it"] = ({ like }) => (like ? shareText(like.flops_share) : "–");
-  }
-  fillTable("laws", columns, rows, rows.find((row) => row.law === chosen.name));
-}
-
-function ratioText(ratio) {
-  return ratio ? `× ${ratio.toFixed(2)}` : "never";
-}
-
-function shareText(share) {
-  return share == null ? "more" : percentText(share, 0);
-}
-
-// What the laws say together, in the command line's sentences; and the place of the reference model among them.
-function agreementText(conclusion, answers, reference) {
-  const sentences = [...conclusion];
+function* lawsLines(rows, findings, chosen, reference) {
+  const answers = rows.filter((row) => !row.why);
   const mixtures = answers.filter((answer) => answer.mixtures && answer.like);
   if (reference && mixtures.length) {
     const saved = mixtures.map(({ like }) => 1 - (like.flops_share ?? 1));
     const ends = `${percentText(Math.min(...saved), 0)} to ${percentText(Math.max(...saved), 0)}`;
     const loss = `the loss of ${reference.counts.name}`;
-    sentences.unshift(`${mixtures.length} laws of mixtures would reach ${loss} with ${ends} of the FLOPs saved`);
+    yield { value: `${mixtures.length} laws of mixtures would reach ${loss} with ${ends} of the FLOPs saved.` };
   }
-  return sentences.map((sentence) => `${sentence}.`).join(" ");
+  yield { value: findings.map(({ text }) => `${text}.`).join(" ") };
+  yield { detail: lawsTable(rows, chosen, reference) };
+  const n_outside = answers.filter((answer) => answer.extrapolation.length).length;
+  const outside = `${n_outside} of ${answers.length} answers lie outside the data of their law.`;
+  yield { value: `${data.compare.about} ${outside}` };
+}
+
+function lawsTable(rows, chosen, reference) {
+  const ofDense = (textOf) => (row) => (row.n_experts === 1 || !row.dense ? "–" : textOf(row.dense));
+  const columns = {
+    law: (row) => row.law,
+    E: (row) => String(row.n_experts),
+    split: (row) => (row.granularity > 1 ? String(row.granularity) : "–"),
+    shared: (row) => String(row.shared || "–"),
+    active: (row) => amount(row.n_active),
+    total: (row) => amount(row.n_total),
+    tokens: (row) => amount(row.n_tokens),
+    "loss below its dense model": ofDense((dense) => percentText(dense.loss_saved_share, 1)),
+    "its FLOPs": ofDense(({ flops_ratio }) => (flops_ratio ? `× ${flops_ratio.toFixed(2)}` : "never")),
+  };
+  if (reference) {
+    const share = ({ flops_share }) => (flops_share == null ? "more" : percentText(flops_share, 0));
+    columns[`loss of ${reference.counts.name}`] = ({ like }) => (like ? like.loss.toFixed(4) : "not read");
+    columns["share of these FLOPs that reaches it"] = ({ like }) => (like ? share(like) : "–");
+  }
+  return { columns, rows, best: rows.find((row) => row.law === chosen.name) };
 }

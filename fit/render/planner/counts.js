@@ -1,17 +1,15 @@
 // Parameters, bytes and tokens of a model of any width and number of experts, as fit/model counts them.
 
+import { data } from "./data.js";
 import { roundHalfToEven } from "./numbers.js";
 
 export const TRAINING_FLOPS = 6; // of one parameter and token
 export const INFERENCE_FLOPS = 2;
 export const SECONDS_OF_AN_HOUR = 3600;
 
-/** The shape of the paper's models; app.js fills it in. @type {Shape} */
-export const PAPER_SHAPE = {};
-
 /** A shape of these fields; missing ones are those of the paper's models. @type {(fields: object) => Shape} */
 export function shapeOf(fields) {
-  return { ...PAPER_SHAPE, ...fields };
+  return { ...data.paper_shape, ...fields };
 }
 
 /** Weights of embedding and head per unit of width. @type {(shape: Shape) => number} */
@@ -26,18 +24,18 @@ function attentionWeights(shape) {
 
 // How many dense layers' weights a token uses in a layer of this many experts.
 function layersUsed(shape, n_experts) {
-  return n_experts > 1 ? shape.used : 1;
+  return n_experts > 1 ? shape.active_width : 1;
 }
 
 // How many dense layers' weights a layer of this many experts has.
 function layersStored(shape, n_experts) {
-  if (!shape.trained) return n_experts;
-  return n_experts > 1 ? (n_experts + shape.shared) / shape.split : 1;
+  if (!shape.counts_routed_experts) return n_experts;
+  return n_experts > 1 ? (n_experts + shape.shared) / shape.granularity : 1;
 }
 
 /** Experts that a token chooses. @type {(shape: Shape) => number} */
 export function topK(shape) {
-  return roundHalfToEven(shape.used * shape.split) - shape.shared;
+  return roundHalfToEven(shape.active_width * shape.granularity) - shape.shared;
 }
 
 /** The width of the smallest model. @type {(shape: Shape) => Width} */
@@ -48,7 +46,7 @@ export function smallestWidth(shape) {
 /** Whether there are as many experts as a token uses. @type {(shape: Shape, n_experts: Experts) => boolean} */
 export function hasEnoughExperts(shape, n_experts) {
   if (n_experts === 1) return true;
-  return n_experts >= (shape.trained ? topK(shape) : shape.used);
+  return n_experts >= (shape.counts_routed_experts ? topK(shape) : shape.active_width);
 }
 
 // Parameters at a width where each layer of experts has the weights of `layers` dense layers.
@@ -74,11 +72,6 @@ export function trainingFlops({ n_active, n_tokens }) {
   return TRAINING_FLOPS * n_active * n_tokens;
 }
 
-/** Elements of the key-value cache. @type {(shape: Shape, width: Width, tokens: Tokens) => number} */
-export function cacheElements(shape, width, tokens) {
-  return (shape.kv_share * shape.attention * 2 * tokens * width ** 2) / shape.width_per_block;
-}
-
 /** The width at which a model has this many active parameters, by Newton's method from a width that is too large.
  *  @type {(shape: Shape, n_active: Parameters, n_experts: Experts) => Width} */
 export function widthOf(shape, n_active, n_experts) {
@@ -95,9 +88,11 @@ export function widthOf(shape, n_active, n_experts) {
 
 /** The columns of a table of runs that do not depend on size. @type {(shape: Shape, n_experts: Experts) => object} */
 export function structureColumns(shape, n_experts) {
-  const n_used = shape.used * shape.split;
-  const narrow = { n_experts, granularity: shape.split, shared_share: shape.shared / n_used };
-  if (!shape.trained) return { ...narrow, sparsity: 1 - layersUsed(shape, n_experts) / n_experts, top_k: n_used };
+  const n_used = shape.active_width * shape.granularity;
+  const narrow = { n_experts, granularity: shape.granularity, shared_share: shape.shared / n_used };
+  if (!shape.counts_routed_experts) {
+    return { ...narrow, sparsity: 1 - layersUsed(shape, n_experts) / n_experts, top_k: n_used };
+  }
   if (n_experts > 1) return { ...narrow, sparsity: 1 - topK(shape) / n_experts, top_k: topK(shape) };
   return { n_experts, sparsity: 1 - 1 / n_experts, top_k: 1, granularity: 1, shared_share: 0 };
 }
@@ -105,26 +100,8 @@ export function structureColumns(shape, n_experts) {
 /** Weights and cache. @type {(shape: Shape, limits: Limits, width: Width, n_experts: Experts) => Bytes} */
 export function servingBytes(shape, limits, width, n_experts) {
   const weights = limits.bytes_per_parameter * totalParameters(shape, width, n_experts);
-  return weights + limits.bytes_per_kv_element * cacheElements(shape, width, limits.kv_tokens);
-}
-
-/** How many devices of `each` bytes hold so many bytes. @type {(bytes: Bytes, each: Bytes) => number} */
-export function countThatHolds(bytes, each) {
-  const rounding = 1 - 1e-12; // a model may be exactly as large as the memory
-  return Math.ceil((bytes / each) * rounding);
-}
-
-/** The limits on memory, as sizeLimits has them.
- *  @type {(shape: Shape, limits: Limits, n_experts: Experts) => object[]} */
-export function memoryLimits(shape, limits, n_experts) {
-  const { memory_bytes } = limits;
-  const memories = [];
-  if (memory_bytes != null) {
-    const needed = (width) => servingBytes(shape, limits, width, n_experts);
-    const values = () => ({ flag: "--memory_gb" });
-    memories.push({ name: "memory", most: memory_bytes, needed, sentence: "MEMORY_TOO_SMALL", values });
-  }
-  return memories;
+  const cachedOfToken = (2 * shape.kv_share * shape.attention * width ** 2) / shape.width_per_block;
+  return weights + limits.bytes_per_kv_element * limits.kv_tokens * cachedOfToken;
 }
 
 /** Whether FLOPs or hours bound size and tokens. @type {(limits: Limits) => boolean} */
@@ -141,7 +118,7 @@ export function tokensFor(limits, n_active) {
   return Math.min(bought - (INFERENCE_FLOPS / TRAINING_FLOPS) * inference_tokens, most);
 }
 
-/** The size that the FLOPs train on so many tokens. @type {(limits: Limits, n_tokens: Tokens) => Parameters} */
+/** The size that the FLOPs train on these tokens. @type {(limits: Limits, n_tokens: Tokens) => Parameters} */
 export function sizeFor({ flops, inference_tokens }, n_tokens) {
   return flops / (TRAINING_FLOPS * n_tokens + INFERENCE_FLOPS * inference_tokens);
 }

@@ -1,46 +1,30 @@
 // The state of the form, texts as typed by the names of their fields. options.js says what it means.
 
-import { flagText } from "./numbers.js";
+import { data } from "./data.js";
 
-/** What fields hold that neither a law nor a model says; app.js fills it in. @type {{mfu: string}} */
-export const USUAL = { mfu: "" };
+/** The law of a name, else the first one. @type {(name: string) => Law} */
+export function lawOf(name) {
+  return data.laws.find((law) => law.name === name) ?? data.laws[0];
+}
 
 /** The state before anything was typed. like: the model to start from. @type {(law: Law, like?: string) => State} */
 export function defaultState(law, like = "") {
-  const isPaper = law.form === "joint" && law.published && !like;
-  const beyondRuns = 3 * (law.ranges.training_flops?.[1] ?? 1e21);
-  const flops = isPaper ? 1e22 : Number(beyondRuns.toPrecision(1));
-  const sizeText = (name) => (typeof law.shape[name] === "number" ? String(law.shape[name]) : "");
-  return {
-    law: law.name,
-    like,
-    experts: law.experts.join(","),
-    flops: flagText(flops),
-    hours: "",
-    chip: law.chips.kind,
-    chips: String(law.chips.count),
-    mfu: USUAL.mfu,
-    dollars_per_hour: "2",
-    memory_gb: isPaper ? "80" : "",
-    devices: "1",
-    context: isPaper ? "16384" : "0",
-    sequences: "1",
-    serve_tokens_per_second: "",
-    bytes_per_parameter: "2",
-    bytes_per_kv_element: "2",
-    inference_tokens: "0",
-    max_tokens: "",
-    vocab_size: sizeText("vocab_size"),
-    width_per_block: sizeText("width_per_block"),
-  };
+  const { vocab_size, width_per_block } = data.published[like]?.shape ?? law.shape;
+  const sizes = { vocab_size: sizeText(vocab_size), width_per_block: sizeText(width_per_block) };
+  return { law: law.name, like, ...data.defaults, ...law.defaults, ...(like ? {} : law.example), ...sizes };
+}
+
+// A size as text; "" for a sentence that asks for one.
+function sizeText(size) {
+  return typeof size === "number" ? String(size) : "";
 }
 
 /** The state of an address, "#flops=1e22&..." or the same after a "?". error: a sentence on unknown settings, or "".
- *  @type {(address: string, laws: Law[]) => {state: State, error: string}} */
-export function stateFromAddress(address, laws) {
+ *  @type {(address: string) => {state: State, error: string}} */
+export function stateFromAddress(address) {
   const settings = [...new URLSearchParams(address.replace(/^[#?]/, "").replaceAll("+", "%2B"))];
   const typed = Object.fromEntries(settings);
-  const law = laws.find(({ name }) => name === typed.law) ?? laws[0];
+  const law = lawOf(typed.law);
   const state = defaultState(law, typed.like);
   const names = Object.keys(state);
   if (typed.hours) state.flops = ""; // hours take the place of FLOPs
@@ -54,9 +38,9 @@ export function stateFromAddress(address, laws) {
   return { state, error };
 }
 
-/** The address of what differs from the defaults. @type {(state: State, law: Law) => string} */
-export function addressOf(state, law) {
-  const usual = { ...defaultState(law, state.like), like: "" };
+/** The address of what differs from the defaults. @type {(state: State) => string} */
+export function addressOf(state) {
+  const usual = { ...defaultState(lawOf(state.law), state.like), like: "" };
   const changed = Object.keys(usual).filter((name) => name === "law" || state[name] !== usual[name]);
   const encode = (text) => encodeURIComponent(text).replace(/%2[CF]/g, decodeURIComponent); // commas and slashes stay
   return `#${changed.map((name) => `${name}=${encode(state[name])}`).join("&")}`;

@@ -22,12 +22,6 @@ function withLogs(columns) {
   return values;
 }
 
-/** The loss of a run or model given by its columns. @type {(law: Law, columns: object) => Nats} */
-export function lossOfColumns(law, columns) {
-  const values = withLogs(Object.fromEntries(law.columns.map((name) => [name, columns[name]])));
-  return Math.exp(FORMULAS[law.form].log_loss(formulaEntries(law, law.coefficients), values));
-}
-
 /** The law at a number of experts, for models of a shape. coefficients: of a bootstrap draw, else the law's own.
  *  @type {(law: Law, shape: Shape, n_experts: Experts, coefficients?: object) => LawAtExperts} */
 export function lawAtExperts(law, shape, n_experts, coefficients = law.coefficients) {
@@ -106,27 +100,36 @@ export function percentile(values, percent) {
   return sorted[below] + (sorted[above] - sorted[below]) * (position - below);
 }
 
-/** The factor on the loss of a draw for the form's own error beyond the fitted compute.
- *  @type {(law: Law, draw: number, flops: Flops) => number} */
-export function driftFactor(law, draw, flops) {
-  const { beyond } = law.bootstrap;
-  if (!beyond) return 1;
+/** The factor on the loss of a draw for the form's own error beyond the fitted compute; 1 without a draw.
+ *  @type {(law: Law, draw: ?number, flops: Flops) => number} */
+export function driftFactor({ bootstrap }, draw, flops) {
+  if (draw == null || !bootstrap.beyond) return 1;
+  const { beyond } = bootstrap;
   const logDistance = Math.log(Math.max(flops / beyond.training_flops, 1));
   return Math.exp(beyond.drift[draw] * logDistance);
 }
 
 const RANGE_TOLERANCE = 5e-3; // a value so little outside a range is shown as its end
 
-/** Which columns of a model lie outside the law's data. @type {(law: Law, columns: object) => Outside[]} */
-export function outsideRanges(law, columns) {
-  const values = { training_flops: trainingFlops(columns), ...columns };
+/** Where a model lies outside the law's data. Its n_total may be missing.
+ *  @type {(law: Law, shape: Shape, model: Optimum) => Outside[]} */
+export function outsideRangesOf(law, shape, model) {
+  const { n_experts, n_active, n_tokens } = model;
+  const d_model = model.d_model ?? widthOf(shape, n_active, n_experts);
+  const n_total = model.n_total ?? totalParameters(shape, d_model, n_experts);
+  const columns = {
+    ...structureColumns(shape, n_experts),
+    ...countsOfLaw(law, shape, { n_active, n_total, d_model }),
+    n_tokens,
+    training_flops: flopsOfLaw(law, shape, model),
+  };
   const names = [...law.columns, ...law.fixed, "training_flops"];
-  const ranges = names.filter((name) => name in law.ranges).map((name) => [name, values[name], ...law.ranges[name]]);
+  const ranges = names.filter((name) => name in law.ranges).map((name) => [name, columns[name], ...law.ranges[name]]);
   const { unique_tokens } = law.models;
   if (law.columns.includes("n_tokens") && unique_tokens) {
-    ranges.push(["unique_tokens", columns.n_tokens, 0, unique_tokens]);
+    ranges.push(["unique_tokens", n_tokens, 0, unique_tokens]);
   }
-  return outsideOf(ranges);
+  return outsideOf([...ranges, ...shapeRanges(law, shape, d_model, model.n_blocks)]);
 }
 
 // Those of [column, value, low, high] whose value lies outside.
@@ -141,21 +144,10 @@ function outsideOf(ranges) {
   return outside;
 }
 
-/** The same by counts; n_total may be missing. @type {(law: Law, shape: Shape, model: Optimum) => Outside[]} */
-export function outsideRangesOf(law, shape, model) {
-  const { n_experts, n_tokens, n_total } = model;
-  const d_model = model.d_model ?? widthOf(shape, model.n_active, n_experts);
-  const n_active = sizeOfLaw(law, shape, model.n_active, n_experts);
-  const columns = { ...structureColumns(shape, n_experts), n_active, n_tokens };
-  if (n_total) columns.n_total = countsOfLaw(law, shape, { ...model, d_model }).n_total;
-  return [...outsideRanges(law, columns), ...shapeOutside(law, shape, d_model, model.n_blocks)];
-}
-
-/** Width and depth outside those of the law's runs.
- *  @type {(law: Law, shape: Shape, d_model: Width, n_blocks?: number) => Outside[]} */
-export function shapeOutside(law, { width_per_block }, d_model, n_blocks = d_model / width_per_block) {
+// Width and depth of a model, with the ranges of the law's runs.
+function shapeRanges(law, { width_per_block }, d_model, n_blocks = d_model / width_per_block) {
   const { shape_ranges, records_shapes, models } = law;
   if (!records_shapes && width_per_block === models.width_per_block) return []; // n_active says it
   const values = { d_model, n_blocks };
-  return outsideOf(Object.entries(shape_ranges).map(([name, ends]) => [name, values[name], ...ends]));
+  return Object.entries(shape_ranges).map(([name, ends]) => [name, values[name], ...ends]);
 }

@@ -45,12 +45,22 @@ export function flopsText(flops) {
   return Number(mantissa) === 1 ? power : `${withoutTrailingZeros(mantissa)}×${power}`;
 }
 
-const HOURS_IN = { years: 365.25 * 24, days: 24, h: 1, min: 1 / 60, s: 1 / 3600 };
+const YEAR = 365.25 * 24;
+const SECOND = 1 / 3600;
+// [from this many hours, hours of the unit, its name]
+const TIMES = [[YEAR, YEAR, "years"], [48, 24, "days"], [1, 1, "h"], [1 / 60, 1 / 60, "min"], [SECOND, SECOND, "s"]];
 
 /** A time: 14 s, 3.2 h, 21 days, 1.5 years. @type {(hours: Hours) => string} */
 export function durationText(hours) {
-  const unit = Object.keys(HOURS_IN).find((name) => hours >= HOURS_IN[name]);
-  return unit ? `${threeDigits(hours / HOURS_IN[unit])} ${unit}` : "< 1 s";
+  const unit = TIMES.find(([from]) => hours >= from);
+  if (!unit) return "< 1 s";
+  const [, size, name] = unit;
+  return `${threeDigits(hours / size)} ${name}`;
+}
+
+/** Dollars: $12.8K. @type {(x: number) => string} */
+export function dollarsText(x) {
+  return `$${amount(x)}`;
 }
 
 /** A share: 12.3%. @type {(share: number, digits: number) => string} */
@@ -65,6 +75,8 @@ const FORMATS = {
   amount,
   memory: memoryText,
   flops: flopsText,
+  duration: durationText,
+  dollars: dollarsText,
 };
 
 function formatValue(value, spec) {
@@ -86,7 +98,7 @@ export function fillTemplate(template, values) {
 
 const MULTIPLES = { "": 1, k: 1e3, m: 1e6, b: 1e9, t: 1e12 };
 
-/** What a person typed as a number: 1e22, 80, 1.5B, 16K; NaN where it is none. @type {(text: string) => number} */
+/** The number that a person typed: 1e22, 80, 1.5B, 16K; NaN where it is none. @type {(text: string) => number} */
 export function parseNumber(text) {
   const plain = text.trim().replace(/[,_](?=\d{3})/g, "");
   const parts = /^([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s*([kmbt]?)$/i.exec(plain);

@@ -1,25 +1,16 @@
-// What the state of the form asks for; bad input gets the command line's sentence.
+// From the state of the form to options; bad input gets the command line's sentence.
 
 import { flopsPerHour } from "./cost.js";
 import { shapeOf } from "./counts.js";
+import { data } from "./data.js";
 import { defaultState } from "./form.js";
 import { PlanError, refuse, say } from "./messages.js";
 import { general, parseNumber } from "./numbers.js";
-import { referenceModel, referenceShape } from "./reference_model.js";
-import { requirement } from "./serving.js";
-
-const FIELDS = {
-  serve_tokens_per_second: "serve=tokens_per_second",
-  serve_batch: "serve=batch",
-  bytes_per_parameter: "bytes=weights",
-  bytes_per_kv_element: "bytes=cache",
-  vocab_size: "shape=vocab_size",
-  width_per_block: "shape=width_per_block",
-};
+import { servingChips } from "./serving.js";
 
 /** The flag of a field of the form, perhaps with a field of its own. @type {(name: string) => string} */
 export function flagOf(name) {
-  return FIELDS[name] ?? name;
+  return data.fields[name] ?? name;
 }
 
 // The number in a field, null where nothing is typed.
@@ -32,13 +23,13 @@ function numberIn(state, name) {
 }
 
 // The same where it is a number that a flag takes.
-function positiveIn(data, state, name, isZeroAllowed = false) {
+function positiveIn(state, name, isZeroAllowed = false) {
   const value = numberIn(state, name);
   const isInRange = value >= 1e-12 && value <= data.largest;
   if (value == null || isInRange || (isZeroAllowed && value === 0)) return value;
   const kind = isZeroAllowed ? "non-negative" : "positive";
   const sentence = say("NOT_POSITIVE", { flag: flagOf(name), value, kind, largest: data.largest });
-  throw new PlanError(name in FIELDS ? sentence.replace(`${flagOf(name)}=`, `${flagOf(name)}:`) : sentence);
+  throw new PlanError(sentence.replace(/(--\w+=\w+)=/, "$1:")); // a field of a flag
 }
 
 function wholeIn(state, name) {
@@ -67,11 +58,11 @@ function expertsIn(state, law) {
 }
 
 // The chips to train on; null where their kind or number is not given.
-function chipsIn(data, state, devices) {
+function chipsIn(state, devices) {
   const count = numberIn(state, "chips");
   const mfu = numberIn(state, "mfu");
   if (mfu != null && !(mfu >= 1e-6 && mfu <= 1)) refuse("NO_MFU", { value: state.mfu.trim(), found: general(mfu) });
-  const dollars_per_hour = positiveIn(data, state, "dollars_per_hour", true);
+  const dollars_per_hour = positiveIn(state, "dollars_per_hour", true);
   if (count == null || !(state.chip in data.chips)) return null;
   if (!(count >= 1 && count <= 1e9 && Number.isInteger(count))) {
     refuse("NO_CHIPS", { value: `${state.chip}:${state.chips}`, kinds: Object.keys(data.chips).join(", ") });
@@ -80,44 +71,45 @@ function chipsIn(data, state, devices) {
   return { kind: state.chip, count, mfu, dollars_per_hour, devices, serve_batch };
 }
 
-// Tokens per second that the model must decode; null where none are typed.
-function servedIn(data, state, chips) {
-  const value = positiveIn(data, state, "serve_tokens_per_second");
-  if (value != null && chips == null) refuse("NEEDS_CHIPS", { flag: "serve" });
-  return value;
+// How fast a model must decode, all sequences of a batch together; null where nothing is required.
+function servingIn(state, chips) {
+  const tokens_per_second = positiveIn(state, "serve_tokens_per_second");
+  if (tokens_per_second == null) return null;
+  if (chips == null) refuse("NEEDS_CHIPS", { flag: "serve" });
+  return { tokens_per_second, batch: chips.serve_batch, chips: servingChips(chips.kind, chips.devices) };
 }
 
 // {flops, budget}: the FLOPs, null where there is no such limit, and the flags that gave the budget.
-function budgetIn(data, state, hours, chips) {
-  if (hours == null) return { flops: positiveIn(data, state, "flops"), budget: "--flops" };
+function budgetIn(state, hours, chips) {
+  if (hours == null) return { flops: positiveIn(state, "flops"), budget: "--flops" };
   if (chips == null) throw new PlanError("hours need a known kind of chip and a number of chips");
   const budget = say("HOURS_BUDGET", { hours, chips: `${chips.kind}:${chips.count}` });
-  return { flops: chips.mfu == null ? null : hours * flopsPerHour(data, chips), budget };
+  return { flops: chips.mfu == null ? null : hours * flopsPerHour(chips), budget };
 }
 
-/** What the state asks for. Throws PlanError. @type {(data: Data, law: Law, state: State) => Options} */
-export function optionsIn(data, law, state) {
-  const memory_gb = positiveIn(data, state, "memory_gb");
+/** The options that the state asks for. Throws PlanError. @type {(law: Law, state: State) => Options} */
+export function optionsIn(law, state) {
+  const memory_gb = positiveIn(state, "memory_gb");
   const devices = wholeIn(state, "devices");
   const max_tokens = numberIn(state, "max_tokens");
   if (max_tokens != null && max_tokens < 1) refuse("LESS_THAN_A_TOKEN", { value: max_tokens });
-  const hours = positiveIn(data, state, "hours");
+  const hours = positiveIn(state, "hours");
   const experts = expertsIn(state, law);
-  const chips = chipsIn(data, state, devices);
+  const chips = chipsIn(state, devices);
   const kv_tokens = String((numberIn(state, "context") ?? 0) * (numberIn(state, "sequences") ?? 0));
   const limits = {
-    ...budgetIn(data, state, hours, chips),
+    ...budgetIn(state, hours, chips),
     memory_bytes: memory_gb == null ? null : memory_gb * 1e9 * devices,
-    bytes_per_parameter: positiveIn(data, state, "bytes_per_parameter"),
-    kv_tokens: positiveIn(data, { kv_tokens }, "kv_tokens", true),
-    bytes_per_kv_element: positiveIn(data, state, "bytes_per_kv_element"),
-    inference_tokens: positiveIn(data, state, "inference_tokens", true) ?? 0,
-    max_tokens: positiveIn(data, state, "max_tokens"),
-    serving: requirement(data, chips, servedIn(data, state, chips)),
+    bytes_per_parameter: positiveIn(state, "bytes_per_parameter"),
+    kv_tokens: positiveIn({ kv_tokens }, "kv_tokens", true),
+    bytes_per_kv_element: positiveIn(state, "bytes_per_kv_element"),
+    inference_tokens: positiveIn(state, "inference_tokens", true) ?? 0,
+    max_tokens: positiveIn(state, "max_tokens"),
+    serving: servingIn(state, chips),
   };
-  const reference = referenceModel(data, state.like);
+  const reference = referenceModel(state.like);
   const shape = shapeIn(law, state, reference);
-  return { law, shape, reference, limits, experts, chips, memory_gb, devices, hours };
+  return { law, like: state.like, shape, reference, limits, experts, chips, memory_gb, devices, hours };
 }
 
 /** Whether a size is typed that the law and the model to start from do not have.
@@ -126,20 +118,29 @@ export function isTyped(state, name, law) {
   return state[name].trim() !== "" && state[name] !== defaultState(law, state.like)[name];
 }
 
-// A size that the law or the reference model has, unless another is typed.
-function sizeIn(state, name, law, base, reference) {
-  const usual = reference ? base[name] : law.shape[name];
-  const text = state[name].trim();
-  const isUntouched = text === "" || (reference && text === String(law.shape[name]));
-  if (!isUntouched) return wholeIn(state, name);
-  if (typeof usual === "string") throw new PlanError(usual); // the sentence that asks for one
-  return usual;
-}
-
 // The shape of the reference model, else of the law's own, with the sizes that are typed.
 function shapeIn(law, state, reference) {
-  const base = reference ? referenceShape(reference, law) : { ...law.own, final_norm: law.final_norm };
-  const vocab_size = sizeIn(state, "vocab_size", law, base, reference);
-  const width_per_block = sizeIn(state, "width_per_block", law, base, reference);
-  return shapeOf({ ...base, vocab_size, width_per_block });
+  const base = reference ? referenceShape(reference, law) : law.own;
+  const sizes = {};
+  for (const name of ["vocab_size", "width_per_block"]) {
+    const usual = (reference?.shape ?? law.shape)[name];
+    sizes[name] = state[name].trim() === "" ? usual : wholeIn(state, name);
+    if (typeof sizes[name] === "string") throw new PlanError(usual); // the sentence that asks for one
+  }
+  return shapeOf({ ...base, ...sizes });
+}
+
+/** Models built like a published one, with experts as the law counts them.
+ *  @type {(reference: Reference, law: Law) => object} */
+export function referenceShape({ shape }, law) {
+  return { ...shape, counts_routed_experts: Boolean(law.own) };
+}
+
+// The published model of a name; null for "".
+function referenceModel(name) {
+  if (name === "") return null;
+  if (name in data.published) return data.published[name];
+  const names = Object.keys(data.published).join(", ");
+  const advice = "fit plan --like takes a config.json";
+  throw new PlanError(`--like=${name}: this page holds no such model, but ${names}; ${advice}`);
 }

@@ -1,5 +1,6 @@
 """The planner page, and what it is given: laws, runs, chips, and the sentences and constants of a plan."""
 
+import dataclasses
 import json
 import pathlib
 import re
@@ -10,28 +11,44 @@ import numpy as np
 
 from fit.aliases import Array, Json
 from fit.errors import UserError
-from fit.fitted_law import models, own_counts
+from fit.fitted_law import own_counts
 from fit.fitted_law.law import OURS, PRESETS, Law, load
 from fit.form import Form
 from fit.laws import FORMS
 from fit.messages import sentences, units
 from fit.messages.finding import CATALOGUE
+from fit.messages.flags import FIELDS
 from fit.model import reference_model
 from fit.model.architecture import OF_EXPERTS, PAPER
-from fit.model.chips import CHIPS, Chip
-from fit.planning import agreement, compare, cost, odds, optimum, plan_findings, serving, speeds
+from fit.model.chips import CHIPS
+from fit.planning import agreement, compare, cost, odds, optimum, plan_answer, plan_findings, serving, solve, speeds
 from fit.render.planner import formulas
 from fit.table.files import check_writable, write_text
 from fit.table.runs import Runs
 
-PEAKS = ("flops", "memory", "bandwidth")
+SIZES = dict(vocab_size=PAPER.vocab_size, width_per_block=PAPER.width_per_block)  # of any models
 CHIP = "H100"
 MOST_CHIPS = 64  # for a published law
+DEFAULTS = dict(  # of fields that no law decides, as text
+    hours="",
+    mfu=str(cost.MFU),
+    dollars_per_hour="2",
+    memory_gb="",
+    devices="1",
+    context="0",
+    sequences="1",
+    serve_tokens_per_second="",
+    bytes_per_parameter="2",
+    bytes_per_kv_element="2",
+    inference_tokens="0",
+    max_tokens="",
+)
+EXAMPLE = dict(flops="1e22", memory_gb="80", context="16384")  # of the paper's laws
 MOST_RUNS = 1200  # on the page, spread evenly over the table
 SCRIPTS = (
-    *("numbers", "counts", "serving", "law", "messages", "solve", "cost", "odds", "plan", "reference_model", "compare"),
-    *("form", "options", "speeds", "elements", "chart", "pictures", "command", "answers", "comparison", "app"),
-)
+    "elements data numbers counts serving law messages solve cost odds findings plan compare form options speeds chart "
+    "pictures command answers comparison app"
+).split()
 # Imports, exports, comments and indentation: the scripts become one, with one scope for all names.
 NOT_CARRIED = re.compile(r"^(import [^;]*;\n|export | *//.*\n|/\*\*[\s\S]*?\*/\n| +)", re.MULTILINE)
 FOLDER = pathlib.Path(__file__).parent
@@ -100,25 +117,25 @@ def of(laws: Sequence[Law], measured: tuple[Runs, Array] | None, chips: tuple[st
         runs = _runs(*measured)
     kind, count = chips or default_chips(laws[0])
     rows = [_law(law) for law in all_laws]
-    rows[0]["chips"] = dict(kind=kind, count=count)
+    rows[0]["defaults"] |= dict(chip=kind, chips=str(count))
     return dict(
         laws=rows,
         speeds=speeds.speeds_of(laws[0], kind, count),
         runs=runs,
-        sentences={name: template for name, template in vars(sentences).items() if name.isupper()}
-        | {code: kind.template for code, kind in CATALOGUE.items()},
-        chips={kind: _peaks(chip) | _when_serving(kind) for kind, chip in CHIPS.items()},
+        sentences={name: template for name, template in vars(sentences).items() if name.isupper()},
+        catalogue={code: dataclasses.asdict(kind) for code, kind in CATALOGUE.items()},
+        fields={name: f"{flag}={field}" for name, (flag, field) in FIELDS.items()},
+        chips={kind: _chip(kind) for kind in CHIPS},
         serving=_constants(serving, "BATCHES", "LABEL", "BANDWIDTH_SHARE"),
-        cost=_constants(cost, "MFU"),
+        defaults=DEFAULTS,
         forms={name: _form(FORMS[name]) for name in sorted({law.form.name for law in all_laws})},
-        compare=_constants(compare, "LAWS", "SPLITS")
-        | _constants(agreement, "AGREE", "FURTHEST")
-        | _constants(compare, "ABOUT"),
+        compare=_constants(compare, "LAWS", "ABOUT") | _constants(agreement, "AGREE", "FURTHEST"),
         published={name: _reference_model(name) for name in reference_model.PUBLISHED},
         largest=units.LARGEST,
-        odds=_constants(odds, "DECIDED", "CLOSE", "CLOSE_BUDGET", "APART", "COLUMNS"),
+        odds=_constants(odds, "CLOSE", "CLOSE_BUDGET", "APART", "COLUMNS", "MOST_LOG_SHARE")
+        | _constants(solve, "GAIN"),
         doubt=_constants(plan_findings, "MOSTLY") | _constants(optimum, "BAND"),
-        paper_shape=PAPER.all_fields(),
+        paper_shape=dataclasses.asdict(PAPER),
     )
 
 
@@ -127,16 +144,15 @@ def default_chips(law: Law) -> tuple[str, int]:
     return CHIP, MOST_CHIPS if law.published else 1
 
 
-def _peaks(chip: Chip) -> Json:
-    """The peaks of a chip by name."""
-    return {name: getattr(chip, name) for name in PEAKS}
-
-
-def _when_serving(kind: str) -> Json:
-    """The figures of one chip when it serves."""
+def _chip(kind: str) -> Json:
+    """The peak and the memory of one chip, and what it reaches when it serves."""
     chip = serving.ServingChips(kind, 1)
     return dict(
-        decoding_bandwidth=chip.bandwidth, products_flops=chip.flops, products_share=serving.products_share(kind)
+        flops=CHIPS[kind].flops,
+        memory=CHIPS[kind].memory,
+        decoding_bandwidth=chip.bandwidth,
+        products_flops=chip.flops,
+        products_share=serving.products_share(kind),
     )
 
 
@@ -148,14 +164,14 @@ def _constants(module: ModuleType, *names: str) -> Json:
 def _reference_model(name: str) -> Json:
     """A published model: what it counts, and the shape of models built like it."""
     reference = reference_model.read(name)
-    return dict(counts=compare.counts(reference), shape=reference.architecture().all_fields())
+    return dict(counts=compare.counts(reference), shape=dataclasses.asdict(reference.architecture()))
 
 
 _LAW = (
     *("name", "counts_embedding", "fixes_experts", "published", "experts", "ranges", "warning"),
     *("only_experts", "of_mixtures", "knows_dense", "no_draws"),
 )
-_MODELS = ("vocab_size", "width_per_block", "unique_tokens")
+_MODELS = ("width_per_block", "unique_tokens")
 
 
 def _law(law: Law) -> Json:
@@ -164,26 +180,56 @@ def _law(law: Law) -> Json:
     models_of_runs = law.models
     architecture = None
     if models_of_runs.architecture:
-        architecture = models_of_runs.architecture.architecture(1, 1).all_fields()
+        architecture = dataclasses.asdict(models_of_runs.architecture.architecture(1, 1))
     return dict(
         form=law.form.name,
         coefficients={name: law.coefficients[name] for name in law.form.names},
         **{name: getattr(law, name) for name in _LAW},
-        chips=dict(zip(("kind", "count"), default_chips(law), strict=True)),
+        defaults=_defaults(law),
+        example=EXAMPLE if law.form.name == "joint" and law.published else {},
         own=architecture,
         dense=law.dense if law.published else None,
         fixed=law.fixed,
-        notes=list(models.architecture_notes(models_of_runs)),
+        findings=_findings(law),
+        shapes=[
+            dict(granularity=each.granularity, shared=each.shared)
+            for each in compare.architectures_to_try(law, SIZES, None)
+        ],
         origin=_origin(law),
         models={name: models_of_runs[name] for name in _MODELS if name in models_of_runs},
         shape={name: _value_or_refusal(law, name) for name in ("vocab_size", "width_per_block")},
-        final_norm=models_of_runs.final_norm,
         own_vocabulary=own_counts.own_vocabulary(law),
         counted_as_they_are=own_counts.counted_as_they_are(law),
         shape_ranges=own_counts.shape_ranges(law),
         records_shapes=bool(law.shape_ranges),
         bootstrap=law.bootstrap.to_dict() if law.bootstrap else None,
     )
+
+
+def _defaults(law: Law) -> Json:
+    """{field of the form: text} of the questions that the page asks at first: models of three times the FLOPs of the
+    law's largest run, on `default_chips`."""
+    kind, count = default_chips(law)
+    flops = 3 * law.ranges.get("training_flops", (0, 1e21))[1]
+    return dict(
+        experts=",".join(map(str, law.experts)), flops=f"{flops:.0e}".replace("e+", "e"), chip=kind, chips=str(count)
+    )
+
+
+def _findings(law: Law) -> Json:
+    """{name of a published model to start from, "" for none: findings on what the law does not know of its kind}."""
+    like_the_runs = bool(law.models.architecture)
+    sizes = {name: getattr(law.models, name) or size for name, size in SIZES.items()}
+    architectures = {"": law.shaped(**sizes)}
+    for name in reference_model.PUBLISHED:
+        architectures[name] = reference_model.read(name).architecture(counts_routed_experts=like_the_runs)
+    found = {}
+    for name, architecture in architectures.items():
+        findings = plan_findings.of_law(law, architecture)
+        found[name] = [
+            dict(code=each.code, values=each.values) for each in findings if each.code not in plan_answer.IN_OTHER_WORDS
+        ]
+    return found
 
 
 def _origin(law: Law) -> str:
@@ -198,13 +244,11 @@ def _origin(law: Law) -> str:
 
 def _form(form: Form) -> Json:
     """The rules of its laws: how coefficients make the entries that the formula reads, and of which columns."""
-    names = set(form.columns)
     return dict(
         columns=form.columns,
         entries=[[name, name in form.positive, c.above] for name, c in form.coefficients.items()],
         closed=bool(form.chinchilla_coefficients_at),
-        knows_experts=bool(names & set(OF_EXPERTS)),
-        reads_used=bool(names & {"sparsity", "top_k"}),
+        knows_experts=bool(set(form.columns) & set(OF_EXPERTS)),
     )
 
 

@@ -1,16 +1,48 @@
 // The pictures of a plan: loss against size, against memory and against hours.
 
-import { drawPicture } from "./chart.js";
-import { hasBudget, servingBytes, smallestWidth, tokensFor } from "./counts.js";
+import { colourOf, drawPicture, makePicture } from "./chart.js";
+import { flopsPerHour } from "./cost.js";
+import { SECONDS_OF_AN_HOUR, hasBudget, servingBytes, smallestWidth, tokensFor } from "./counts.js";
+import { byId, element } from "./elements.js";
 import { lawAtExperts, outsideRangesOf } from "./law.js";
-import { amount, durationText, flopsText, memoryText } from "./numbers.js";
-import { bestOf, feasibleOf, largestSize, optimaOf, solve } from "./solve.js";
+import { PlanError, withErrors } from "./messages.js";
+import { amount, durationText, flopsText, general, memoryText } from "./numbers.js";
+import { feasibleOf, largestSize, optimaOf, solve } from "./solve.js";
 import { curveInHours } from "./speeds.js";
 
 const POINTS = 72; // of a curve
-const AROUND = 30; // hours are shown up to so many times below and above the plan's
+const AROUND = 30; // hours are shown from the plan's over this to the plan's times this
 const NEAR = 1.25; // a run belongs to a budget within this factor of it
-const LOSS_AXIS = { label: "loss, nats per token", format: (loss) => loss.toFixed(2) };
+const LOSS_AXIS = { label: "loss, nats per token", format: (loss) => general(loss, 4) };
+const PICTURES = [
+  { picture: makePicture("Loss against size"), specOf: sizesSpec },
+  { picture: makePicture("Loss against memory"), specOf: memoriesSpec },
+  { picture: makePicture("Loss against hours"), specOf: hoursSpec },
+];
+byId("pictures").append(...PICTURES.map(({ picture }) => picture.figure));
+
+/** Draws the pictures; yields after each. runs: columns of the law's runs.
+ *  @type {(answer: Answer, runs: ?object) => Generator} */
+export function* showPictures({ options, plan }, runs) {
+  const last = Math.log(Math.max(...options.law.experts, ...options.experts, 2));
+  const shareOf = (n_experts) => Math.log(n_experts) / last; // of the colours
+  const legend = options.experts.map((n_experts) => {
+    return element("li", { style: `border-color:${colourOf(shareOf(n_experts))}` }, `E = ${n_experts}`);
+  });
+  byId("legend").replaceChildren(...legend);
+  for (const { picture, specOf } of PICTURES) {
+    picture.figure.hidden = specOf === hoursSpec && !(options.chips && hasBudget(options.limits));
+    if (!picture.figure.hidden) showPicture(picture, () => specOf(options, plan, shareOf, runs));
+    yield;
+  }
+}
+
+// Draws a picture with its note; the note of a picture that cannot be drawn says why.
+function showPicture(picture, specOf) {
+  picture.drawing.replaceChildren();
+  withErrors(() => drawPicture(picture, specOf()), (sentence) => (picture.note.textContent = sentence));
+  picture.drawing.toggleAttribute("hidden", !picture.drawing.hasChildNodes());
+}
 
 // Numbers from low to high, evenly spaced in their logarithms.
 function logSpaced(low, high) {
@@ -23,19 +55,22 @@ function budgetText({ limits, hours, chips }) {
   return `${flopsText(limits.flops)} training FLOPs`;
 }
 
-/** The share of the colours of each number of experts. @type {(experts: Experts[]) => Object<Experts, number>} */
-export function coloursOf(experts) {
-  const last = Math.log(Math.max(...experts, 2));
-  return Object.fromEntries(experts.map((n_experts) => [n_experts, Math.log(n_experts) / last]));
-}
-
 function optimaWithoutMemory({ law, shape, limits, experts }) {
   return feasibleOf(optimaOf(law, shape, { ...limits, memory_bytes: null }, experts));
 }
 
-function pointOf(law, shape, x, model, isTooLarge = false) {
-  const isOutside = outsideRangesOf(law, shape, model).length > 0;
-  return { x, y: model.loss, isOutside, isTooLarge };
+// A curve for each number of experts. pointsOf: its points of {x, model, isTooLarge}.
+function linesOf({ law, shape, experts }, shareOf, pointsOf) {
+  return experts.map((n_experts) => {
+    const points = pointsOf(n_experts, lawAtExperts(law, shape, n_experts)).map(({ x, model, isTooLarge = false }) => {
+      return { x, y: model.loss, isOutside: outsideRangesOf(law, shape, model).length > 0, isTooLarge };
+    });
+    return { share: shareOf(n_experts), points };
+  });
+}
+
+function ring(x, { n_experts, loss }) {
+  return { x, y: loss, r: 8, kind: "ring", text: `E = ${n_experts}: loss ${loss.toFixed(4)}` };
 }
 
 // The runs with about the tokens that the limits buy for their size. Each loss is moved along the law to just those
@@ -55,143 +90,97 @@ function runsNear(runs, { law, shape, limits, experts }) {
   return near;
 }
 
-// A curve of loss over sizes at each number of experts; points too large for the memory are marked.
-function curvesOverSizes(sizes, { law, shape, limits, experts }, colours) {
-  return experts.map((n_experts) => {
-    const lawAt = lawAtExperts(law, shape, n_experts);
-    if (limits.speeds) {
-      const curve = curveInHours(lawAt, n_experts, shape, limits);
-      const points = curve.map((model) => pointOf(law, shape, model.n_active, model, model.exceeded !== ""));
-      return { n_experts, share: colours[n_experts], points };
-    }
-    const largest = largestSize(n_experts, shape, limits).size;
-    const points = sizes.map((n_active) => {
-      const n_tokens = tokensFor(limits, n_active);
-      const model = { n_experts, n_active, n_tokens, loss: lawAt.loss(n_active, n_tokens) };
-      return pointOf(law, shape, n_active, model, n_active > largest);
-    });
-    return { n_experts, share: colours[n_experts], points };
-  });
-}
-
-/** Draws loss against size at the plan's budget, a curve for each E, and returns the picture's note.
- *  @type {(picture: Picture, options: Options, plan: Plan, colours: object, runs: ?object) => string} */
-export function drawSizes(picture, options, plan, colours, runs) {
-  const { limits } = options;
-  if (!hasBudget(limits)) return "needs a budget of FLOPs or hours";
+// Loss against size at the plan's budget; points too large for the memory are marked.
+function sizesSpec(options, plan, shareOf, runs) {
+  const { shape, limits } = options;
+  if (!hasBudget(limits)) throw new PlanError("needs a budget of FLOPs or hours");
   const near = runs && !limits.speeds ? runsNear(runs, options) : [];
   const shown = [...plan.optima, ...optimaWithoutMemory(options), ...near];
   const shownSizes = shown.map(({ n_active }) => n_active);
   const range = logSpaced(Math.min(...shownSizes) / 4, Math.max(...shownSizes) * 4);
   const sizes = range.filter((size) => limits.speeds || tokensFor(limits, size) >= 1);
-  const lines = curvesOverSizes(sizes, options, colours);
+  const lines = linesOf(options, shareOf, (n_experts, lawAt) => {
+    if (limits.speeds) {
+      const models = curveInHours(lawAt, n_experts, shape, limits);
+      return models.map((model) => ({ x: model.n_active, model, isTooLarge: model.exceeded !== "" }));
+    }
+    const largest = largestSize(n_experts, shape, limits).size;
+    return sizes.map((n_active) => {
+      const n_tokens = tokensFor(limits, n_active);
+      const model = { n_experts, n_active, n_tokens, loss: lawAt.loss(n_active, n_tokens) };
+      return { x: n_active, model, isTooLarge: n_active > largest };
+    });
+  });
+  function dotOf({ n_active, loss, n_experts }, r, kind) {
+    const text = `E = ${n_experts}, ${amount(n_active)} active: loss ${loss.toFixed(4)}`;
+    return { x: n_active, y: loss, share: shareOf(n_experts), r, kind, text };
+  }
+  const dots = [...near.map((run) => dotOf(run, 3, run.kind)), ...plan.optima.map((row) => dotOf(row, 4, "dot"))];
   const losses = shown.map(({ loss }) => loss);
   const least = Math.min(...losses);
   const span = Math.max(Math.min(Math.max(...losses), 1.1 * least) - least, 0.015 * least);
-  function dotOf({ n_active, loss, n_experts }, r, kind) {
-    const text = `E = ${n_experts}, ${amount(n_active)} active: loss ${loss.toFixed(4)}`;
-    return { x: n_active, y: loss, share: colours[n_experts], r, kind, text };
-  }
-  const runDots = near.map((run) => dotOf(run, 3, run.kind));
-  const optimaDots = plan.optima.map((row) => dotOf(row, 4, "dot"));
-  drawPicture(picture, {
+  const moved = near.length ? "; runs of about as many, moved to it along the law" : "";
+  return {
     x: { label: "active parameters", format: amount, low: sizes[0], high: sizes.at(-1) },
     y: { ...LOSS_AXIS, low: least - 0.12 * span, high: least + 1.5 * span },
     lines,
-    dots: [...runDots, ...optimaDots, dotOf(plan.best, 8, "ring")],
-    strips: [],
-    rule: null,
+    dots: [...dots, ring(plan.best.n_active, plan.best)],
+    note: `${budgetText(options)}${moved}`,
+  };
+}
+
+// The least loss at each x, its axes, and the plan's ring at its own x. limitsAt: the limits at an x.
+function specAlong(range, at, limitsAt, xAxis, options, plan, shareOf) {
+  const xs = [...range, at].sort((a, b) => a - b);
+  const lines = linesOf(options, shareOf, (n_experts, lawAt) => {
+    const optima = xs.map((x) => ({ x, model: solve(lawAt, n_experts, options.shape, limitsAt(x)) }));
+    return optima.filter(({ model }) => model.feasible);
   });
-  const moved = near.length ? "; runs of about as many, moved to it along the law" : "";
-  return `${budgetText(options)}${moved}`;
+  const losses = lines.flatMap(({ points }) => points.map(({ y }) => y));
+  const least = Math.min(...losses);
+  const high = Math.min(Math.max(...losses), Math.max(1.06 * least, 3 * plan.best.loss - 2 * least));
+  const x = { ...xAxis, low: xs[0], high: xs.at(-1) };
+  return { x, y: { ...LOSS_AXIS, low: least - 0.08 * (high - least), high }, lines, dots: [ring(at, plan.best)] };
 }
 
 // Memories from a part of what the best dense model takes without a limit to more than any optimum takes.
 function memoriesToShow(options) {
   const { shape, limits } = options;
   const optima = optimaWithoutMemory(options);
-  const taken = optima.map(({ d_model, n_experts }) => servingBytes(shape, limits, d_model, n_experts));
+  const taken = optima.map(({ d_model, n_experts, memory_bytes }) => {
+    return memory_bytes ?? servingBytes(shape, limits, d_model, n_experts); // by hours a model has its own count
+  });
   const smallest = servingBytes(shape, limits, smallestWidth(shape), 1);
   const low = Math.max(smallest, taken[0] / 8);
   const limit = limits.memory_bytes;
   return logSpaced(Math.min(low, limit ?? Infinity), Math.max(1.5 * Math.max(...taken), 1.2 * (limit ?? 0)));
 }
 
-// The stretches of memory over which one number of experts is the best.
-function stripsOf(best, memories, colours) {
-  const strips = [];
-  best.forEach((optimum, i) => {
-    if (!optimum) return;
-    const to = memories[Math.min(i + 1, memories.length - 1)];
-    const label = String(optimum.n_experts);
-    if (strips.at(-1)?.label === label) strips.at(-1).to = to;
-    else strips.push({ from: memories[i], to, share: colours[label], label });
-  });
-  return strips;
+// The best loss that each memory allows.
+function memoriesSpec(options, plan, shareOf) {
+  const { limits } = options;
+  if (!hasBudget(limits)) throw new PlanError("needs a budget of FLOPs or hours");
+  const limitsAt = (memory_bytes) => ({ ...limits, memory_bytes });
+  const xAxis = { label: "memory of weights and cache", format: memoryText };
+  const at = limits.memory_bytes ?? plan.best.memory_bytes;
+  const spec = specAlong(memoriesToShow(options), at, limitsAt, xAxis, options, plan, shareOf);
+  return { ...spec, rule: limits.memory_bytes, note: budgetText(options) };
 }
 
-/** Draws the best loss that each memory allows, a curve for each E, and returns the picture's note. The foot names the
- *  best E.
- *  @type {(picture: Picture, options: Options, plan: Plan, colours: object) => string} */
-export function drawMemories(picture, options, plan, colours) {
-  const { law, shape, limits, experts } = options;
-  if (!hasBudget(limits)) return "needs a budget of FLOPs or hours";
-  const memories = memoriesToShow(options);
-  const laws = experts.map((n_experts) => lawAtExperts(law, shape, n_experts));
-  const solved = memories.map((memory_bytes) =>
-    experts.map((n_experts, k) => solve(laws[k], n_experts, shape, { ...limits, memory_bytes })),
-  );
-  const best = solved.map(bestOf);
-  const lines = experts.map((n_experts, k) => {
-    const withMemory = memories.map((bytes, i) => ({ bytes, optimum: solved[i][k] }));
-    const feasible = withMemory.filter(({ optimum }) => optimum.feasible);
-    const points = feasible.map(({ bytes, optimum }) => pointOf(law, shape, bytes, optimum));
-    return { share: colours[n_experts], points };
-  });
-  const losses = best.filter((optimum) => optimum != null).map(({ loss }) => loss);
-  const least = losses.at(-1);
-  const worst = Math.max(...losses.filter((loss) => loss < 1.06 * least), plan.best.loss);
-  const span = Math.max(worst - least, 0.001 * least);
-  const limit = limits.memory_bytes;
-  drawPicture(picture, {
-    x: { label: "memory of weights and cache", format: memoryText, low: memories[0], high: memories.at(-1) },
-    y: { ...LOSS_AXIS, low: least - 0.22 * span, high: least + 1.25 * span },
-    lines,
-    dots: limit == null ? [] : [{ x: limit, y: plan.best.loss, r: 8, kind: "ring", text: memoryText(limit) }],
-    strips: stripsOf(best, memories, colours),
-    rule: limit,
-  });
-  return budgetText(options);
+// A time, also below a second.
+function timeText(hours) {
+  const seconds = SECONDS_OF_AN_HOUR * hours;
+  return seconds < 1 ? `${general(seconds, 2)} s` : durationText(hours);
 }
 
-/** Draws the least loss under hours around the plan's, a curve for each E, and returns the picture's note.
- *  @type {(picture: Picture, options: Options, plan: Plan, colours: object, hours: Hours) => string} */
-export function drawHours(picture, options, plan, colours, hours) {
-  const { law, shape, experts, chips, limits } = options;
+// The least loss under hours around the plan's.
+function hoursSpec(options, plan, shareOf) {
+  const { chips, limits } = options;
+  const hours = limits.speeds ? options.hours : limits.flops / flopsPerHour(chips);
   const [least, most] = limits.speeds?.hours ?? [0, Infinity];
-  const shares = logSpaced(1 / AROUND, AROUND).filter((share) => share * hours >= least && share * hours <= most);
-  const lines = experts.map((n_experts) => {
-    const lawAt = lawAtExperts(law, shape, n_experts);
-    const solved = shares.map((share) => {
-      const optimum = solve(lawAt, n_experts, shape, { ...limits, flops: share * limits.flops, hours: share * hours });
-      return { share, optimum };
-    });
-    const feasible = solved.filter(({ optimum }) => optimum.feasible);
-    const points = feasible.map(({ share, optimum }) => pointOf(law, shape, share * hours, optimum));
-    return { share: colours[n_experts], points };
-  });
-  const losses = lines.flatMap(({ points }) => points.map(({ y }) => y));
-  const lowest = Math.min(...losses);
-  const highest = Math.min(Math.max(...losses), plan.best.loss + 2 * (plan.best.loss - lowest));
-  const text = `E = ${plan.best.n_experts}: loss ${plan.best.loss.toFixed(4)}`;
-  drawPicture(picture, {
-    x: { label: "hours", format: durationText, low: hours * shares[0], high: hours * shares.at(-1) },
-    y: { ...LOSS_AXIS, low: lowest - 0.05 * (highest - lowest), high: highest },
-    lines,
-    dots: [{ x: hours, y: plan.best.loss, r: 8, kind: "ring", text }],
-    strips: [],
-    rule: null,
-  });
+  const shown = logSpaced(hours / AROUND, hours * AROUND).filter((x) => x >= least && x <= most);
+  const limitsAt = (x) => ({ ...limits, flops: (x / hours) * limits.flops, hours: x });
+  const spec = specAlong(shown, hours, limitsAt, { label: "time", format: timeText }, options, plan, shareOf);
   const speed = limits.speeds ? "each model at its modelled speed" : "at one MFU";
-  return `on ${amount(chips.count)} × ${chips.kind}, ${speed}`;
+  return { ...spec, note: `on ${amount(chips.count)} × ${chips.kind}, ${speed}` };
 }

@@ -2,45 +2,45 @@
 
 import { costOf } from "./cost.js";
 import { INFERENCE_FLOPS, servingBytes, trainingFlops } from "./counts.js";
-import { lawAtExperts, outsideRangesOf } from "./law.js";
-import { infeasibleReason, warningsOf } from "./messages.js";
+import { findingsOf } from "./findings.js";
+import { outsideRangesOf } from "./law.js";
+import { infeasibleReason } from "./messages.js";
 import { oddsOf } from "./odds.js";
-import { bestOf, feasibleOf, optimaOf, solve } from "./solve.js";
+import { bestOf, feasibleOf, optimaOf } from "./solve.js";
 import { speedOf } from "./speeds.js";
 
-/** The plan, its limits, and what its second number of experts costs as a share of the budget. Throws PlanError where
- *  nothing is feasible.
- *  @type {(data: Data, law: Law, options: Options) => {plan: Plan, limits: Limits, behind_share?: number}} */
-export function planOf(data, law, options) {
-  const { shape, experts, chips, limits } = options;
+/** The plan. Throws PlanError where nothing is feasible. @type {(options: Options) => Plan} */
+export function planOf(options) {
+  const { law, shape, experts, chips, limits } = options;
   const solved = optimaOf(law, shape, limits, experts);
   const optima = feasibleOf(solved).map((optimum) => planRow(law, optimum, shape, limits));
-  let chosen = bestOf(solved).n_experts;
-  let odds = null; // by hours `fit plan` draws speeds, too
-  let behind_share;
-  if (!limits.speeds) {
-    ({ behind_share, ...odds } = oddsOf(data, law, shape, limits, optima));
-    chosen = odds.recommended;
-  }
-  const best = optima.find(({ n_experts }) => n_experts === chosen);
   const infeasible = solved.filter(({ feasible }) => !feasible).map(({ n_experts }) => {
     return { n_experts, why: infeasibleReason(shape, limits, [n_experts]) };
   });
+  const odds = limits.speeds ? null : oddsOf(options, optima); // by hours `fit plan` draws speeds, too
+  const chosen = odds ? odds.recommended : bestOf(solved).n_experts;
+  const best = optima.find(({ n_experts }) => n_experts === chosen);
   const { vocab_size, width_per_block } = shape;
-  const constraints = printedLimits(limits);
-  const plan = { law: law.name, form: law.form, vocab_size, width_per_block, constraints, optima, infeasible, best };
-  plan.extrapolation = best.extrapolation;
-  if (odds) plan.odds = odds;
-  plan.best_at_edge = isAtEdge(law, best.n_experts, experts);
-  const isLargest = best.n_experts === Math.max(...experts);
-  const wantsMore = plan.best_at_edge && isLargest && isNotBounded(data, law, shape, limits);
-  plan.warnings = warningsOf(data, law, shape, plan, experts, wantsMore);
+  const plan = {
+    law: law.name,
+    form: law.form,
+    vocab_size,
+    width_per_block,
+    constraints: printedLimits(limits),
+    optima,
+    infeasible,
+    best,
+    extrapolation: best.extrapolation,
+    ...(odds && { odds }),
+    best_at_edge: isAtEdge(law, best.n_experts, experts),
+  };
+  plan.findings = findingsOf(options, plan);
   if (chips) {
     const { serve_batch: _, mfu, ...trainingChips } = chips;
     plan.chips = limits.speeds ? trainingChips : { ...trainingChips, mfu };
-    for (const row of optima) row.cost = costOf(data, chips, row, shape, limits);
+    for (const row of optima) row.cost = costOf(chips, row, shape, limits);
   }
-  return { plan, limits, behind_share };
+  return plan;
 }
 
 /** Whether a best number of experts is at an end of those compared; dense is no end.
@@ -67,13 +67,4 @@ function planRow(law, optimum, shape, limits) {
     inference_flops_per_token: INFERENCE_FLOPS * n_active,
     extrapolation: outsideRangesOf(law, shape, optimum),
   };
-}
-
-// Whether, without a limit on memory, the loss still falls at numbers of experts far beyond any that can be built.
-function isNotBounded(data, law, shape, limits) {
-  if (limits.memory_bytes != null || limits.serving || limits.speeds) return false;
-  if ((law.closed && law.counts_embedding) || law.fixes_experts) return false;
-  const many = solve(lawAtExperts(law, shape, 1e6), 1e6, shape, limits);
-  const more = solve(lawAtExperts(law, shape, 1e7), 1e7, shape, limits);
-  return more.loss < many.loss * (1 - data.doubt.band);
 }

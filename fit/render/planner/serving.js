@@ -1,35 +1,23 @@
-// How fast chips decode with a model and read prompts, as fit/planning/serving.py says; and limits on the size of models.
+// How fast chips decode with a model and read prompts (fit/planning/serving.py), and limits on the size of models.
 
-import { INFERENCE_FLOPS, activeParameters, countThatHolds, embeddingAndHead } from "./counts.js";
-import { memoryLimits, servingBytes, totalParameters } from "./counts.js";
+import { INFERENCE_FLOPS, activeParameters, embeddingAndHead, servingBytes, totalParameters } from "./counts.js";
+import { data } from "./data.js";
 
-// What `count` chips of a kind reach when they serve.
-function servingChips(data, kind, count) {
+/** The peaks of `count` chips of a kind when they serve. @type {(kind: string, count: number) => object} */
+export function servingChips(kind, count) {
   const { memory, decoding_bandwidth, products_flops } = data.chips[kind];
   return { kind, count, memory: count * memory, bandwidth: count * decoding_bandwidth, flops: count * products_flops };
 }
 
-/** How fast a model must decode, all sequences of a batch together; null where nothing is required.
- *  @type {(data: Data, chips: ?Chips, tokens_per_second: ?number) => ?Requirement} */
-export function requirement(data, chips, tokens_per_second) {
-  if (chips == null || tokens_per_second == null) return null;
-  return { tokens_per_second, batch: chips.serve_batch, chips: servingChips(data, chips.kind, chips.devices) };
-}
-
-// Experts that tokens choose from, each as narrow as the shape has them.
-function routedExperts(shape, n_experts) {
-  if (shape.trained || n_experts === 1) return n_experts;
-  return n_experts * shape.split - shape.shared;
-}
-
-// Share of these that a token chooses.
+// Share of the experts to choose from, each as narrow as the shape has them, that a token chooses.
 function chosenShare(shape, n_experts) {
   if (n_experts === 1) return 1;
-  const chosen = shape.used * shape.split - shape.shared;
-  return chosen / Math.max(routedExperts(shape, n_experts), chosen);
+  const chosen = shape.active_width * shape.granularity - shape.shared;
+  const routed = shape.counts_routed_experts ? n_experts : n_experts * shape.granularity - shape.shared;
+  return chosen / Math.max(routed, chosen);
 }
 
-// What serving reads of a model. memory_bytes: of its weights and cache.
+// The fields of a model that serving reads. memory_bytes: of its weights and cache.
 function servedModel(shape, { bytes_per_parameter }, { n_experts, n_active, n_total, d_model, memory_bytes }) {
   const lookedUp = d_model * (embeddingAndHead(shape) - shape.vocab_size); // of the embedding a token reads one row
   return {
@@ -48,21 +36,17 @@ function modelOfWidth(shape, limits, width, n_experts) {
   return { n_experts, n_active, n_total, d_model: width, memory_bytes: servingBytes(shape, limits, width, n_experts) };
 }
 
-// Bytes of the weights that a batch touches, and of the cache.
-function stepBytes({ active, unused, share, bytesPerParameter, cacheBytes }, batch) {
+// Seconds of a step of decoding: to read the weights that a batch touches and the cache, or to compute, if longer.
+function stepSeconds({ active, unused, share, bytesPerParameter, cacheBytes }, batch, { bandwidth, flops }) {
   const alsoTouched = 1 - (1 - share) ** (batch - 1);
-  return bytesPerParameter * (active + unused * alsoTouched) + cacheBytes;
+  const bytes = bytesPerParameter * (active + unused * alsoTouched) + cacheBytes;
+  return Math.max(bytes / bandwidth, (batch * INFERENCE_FLOPS * active) / flops);
 }
 
-// Seconds of a step of decoding: [to read, to compute].
-function stepSeconds(served, batch, { bandwidth, flops }) {
-  return [stepBytes(served, batch) / bandwidth, (batch * INFERENCE_FLOPS * served.active) / flops];
-}
-
-// Seconds of a step of decoding with a model on the chips that must serve it.
+// The same on the chips that must serve a model.
 function secondsOfStep(shape, limits, model) {
   const { batch, chips } = limits.serving;
-  return Math.max(...stepSeconds(servedModel(shape, limits, model), batch, chips));
+  return stepSeconds(servedModel(shape, limits, model), batch, chips);
 }
 
 /** The limit on memory or serving that a model exceeds; "" where it exceeds none. model: with its memory_bytes.
@@ -75,43 +59,35 @@ export function exceededLimit(shape, limits, model) {
 }
 
 /** How fast the fewest chips that hold a model serve it.
- *  @type {(data: Data, chips: Chips, row: object, shape: Shape, limits: Limits) => object} */
-export function servingOf(data, chips, row, shape, limits) {
-  const { n_experts, memory_bytes } = row;
-  const count = Math.max(chips.devices, countThatHolds(memory_bytes, data.chips[chips.kind].memory));
-  const serving = servingChips(data, chips.kind, count);
+ *  @type {(chips: Chips, row: object, shape: Shape, limits: Limits) => object} */
+export function servingOf(chips, row, shape, limits) {
+  const rounding = 1 - 1e-12; // a model may be exactly as large as the memory
+  const holding = Math.ceil((row.memory_bytes / data.chips[chips.kind].memory) * rounding);
+  const count = Math.max(chips.devices, holding);
+  const serving = servingChips(chips.kind, count);
   const served = servedModel(shape, limits, row);
-  const routed_experts = routedExperts(shape, n_experts);
   const batches = [...new Set([...data.serving.batches, chips.serve_batch])].sort((a, b) => a - b);
   const decoding = batches.map((batch) => {
-    const [reading, computing] = stepSeconds(served, batch, serving);
-    return {
-      batch,
-      experts_touched: routed_experts * (1 - (1 - served.share) ** batch),
-      read_bytes: stepBytes(served, batch),
-      decode_tokens_per_second: batch / Math.max(reading, computing),
-      limited_by: computing <= reading ? "bandwidth" : "flops",
-    };
+    return { batch, decode_tokens_per_second: batch / stepSeconds(served, batch, serving) };
   });
   const prefill_tokens_per_second = serving.flops / (INFERENCE_FLOPS * served.active);
-  return { label: data.serving.label, chips: count, routed_experts, decoding, prefill_tokens_per_second };
+  return { label: data.serving.label, chips: count, decoding, prefill_tokens_per_second };
 }
 
-/** What bounds the size of a model beside the budget: {name, most: what there is, needed(width): what a model takes of
+/** The limits on the size of a model beside the budget: {name, most: what there is, needed(width): what a model takes of
  *  it, sentence: if exceeded, values(need): of the sentence}.
  *  @type {(shape: Shape, limits: Limits, n_experts: Experts) => object[]} */
 export function sizeLimits(shape, limits, n_experts) {
-  const sizes = memoryLimits(shape, limits, n_experts);
-  const { serving } = limits;
+  const { memory_bytes, serving } = limits;
+  const sizes = [];
+  function addMemory(most, flag) {
+    const needed = (width) => servingBytes(shape, limits, width, n_experts);
+    sizes.push({ name: "memory", most, needed, sentence: "MEMORY_TOO_SMALL", values: () => ({ flag }) });
+  }
+  if (memory_bytes != null) addMemory(memory_bytes, "--memory_gb");
   if (serving == null) return sizes;
   const { tokens_per_second: wanted, batch, chips } = serving;
-  sizes.push({
-    name: "memory",
-    most: chips.memory,
-    needed: (width) => servingBytes(shape, limits, width, n_experts),
-    sentence: "MEMORY_TOO_SMALL",
-    values: () => ({ flag: `--serve=tokens_per_second on ${chips.count} x ${chips.kind}` }),
-  });
+  addMemory(chips.memory, `--serve=tokens_per_second on ${chips.count} x ${chips.kind}`);
   sizes.push({
     name: "serving",
     most: batch / wanted,

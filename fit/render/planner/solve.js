@@ -5,7 +5,7 @@ import { tokensFor, totalParameters, widthOf } from "./counts.js";
 import { falls, lawAtExperts } from "./law.js";
 import { PlanError, infeasibleReason, refuse } from "./messages.js";
 import { sizeLimits } from "./serving.js";
-import { modelsInHours, solveInHours } from "./speeds.js";
+import { solveInHours } from "./speeds.js";
 
 // Where f changes sign between low and high, to the last bit; NaN where the signs do not differ.
 function rootOf(f, low, high) {
@@ -52,10 +52,9 @@ function largestWithin({ most, needed }, n_experts, shape) {
   return activeParameters(shape, Math.exp(rootOf(excess, low, high)), n_experts);
 }
 
-/** The largest size within memory and speed of serving, and what bounds it; infinite without. By hours: models.
+/** The largest size within memory and speed of serving, and what bounds it; infinite without.
  *  @type {(n_experts: Experts, shape: Shape, limits: Limits) => Largest} */
 export function largestSize(n_experts, shape, limits) {
-  if (limits.speeds) return { models: modelsInHours(n_experts, shape, limits) };
   let largest = { size: Infinity, bound: "" };
   for (const limit of sizeLimits(shape, limits, n_experts)) {
     const size = largestWithin(limit, n_experts, shape);
@@ -83,22 +82,6 @@ function minimumOf(f, from, to) {
 
 const EDGE = 1e-6; // sizes so close to an end of the search are that end
 
-// The size of the least loss; Infinity where the largest size alone limits it, 0 where it is the smallest.
-function bestSize(law, n_experts, limits, smallest, largest) {
-  const largestWithToken = hasBudget(limits) ? sizeFor(limits, 1) : Infinity;
-  const top = Math.max(Math.min(largest, largestWithToken), smallest);
-  function lossOf(logSize) {
-    const size = Math.exp(logSize);
-    return law.loss(size, Math.max(tokensFor(limits, size), 1));
-  }
-  const size = Math.exp(minimumOf(lossOf, Math.log(smallest), Math.log(top)));
-  if (size > top * (1 - EDGE)) {
-    if (top === largestWithToken && top > smallest * (1 + 10 * EDGE)) refuse("RISES", { at: n_experts });
-    if (top === largest) return Infinity;
-  }
-  return size < smallest * (1 + EDGE) ? 0 : size;
-}
-
 // Whether limits allow the smallest model, and a token to train it on.
 function isFeasible(n_experts, shape, limits) {
   const width = smallestWidth(shape);
@@ -107,30 +90,27 @@ function isFeasible(n_experts, shape, limits) {
   return tokensFor(limits, smallest) >= 1 && hasEnoughExperts(shape, n_experts);
 }
 
+// The size of the least loss, and what bounds it.
+function bestSize(law, n_experts, limits, smallest, largest) {
+  const largestWithToken = hasBudget(limits) ? sizeFor(limits, 1) : Infinity;
+  const top = Math.max(Math.min(largest.size, largestWithToken), smallest);
+  const lossOf = (logSize) => law.loss(Math.exp(logSize), Math.max(tokensFor(limits, Math.exp(logSize)), 1));
+  const size = Math.exp(minimumOf(lossOf, Math.log(smallest), Math.log(top)));
+  const isAt = (end) => Math.abs(Math.log(size / end)) < EDGE;
+  if (isAt(smallest)) return { n_active: smallest, size_bound: "smallest" };
+  if (isAt(largest.size)) return { n_active: largest.size, size_bound: largest.bound };
+  if (isAt(largestWithToken)) refuse("RISES", { at: n_experts });
+  const spendsAll = hasBudget(limits) && limits.max_tokens != null ? sizeFor(limits, limits.max_tokens) : Infinity;
+  return isAt(spendsAll) ? { n_active: spendsAll, size_bound: "tokens" } : { n_active: size, size_bound: "" };
+}
+
 /** The optimum at a number of experts. largest: what largestSize gives, if known.
  *  @type {(law: LawAtExperts, n_experts: Experts, shape: Shape, limits: Limits, largest?: Largest) => Optimum} */
 export function solve(law, n_experts, shape, limits, largest = largestSize(n_experts, shape, limits)) {
-  if (limits.speeds) return solveInHours(law, n_experts, limits, largest.models);
+  if (limits.speeds) return solveInHours(law, n_experts, shape, limits);
   if (!isFeasible(n_experts, shape, limits)) return { n_experts, feasible: false };
-  const { max_tokens } = limits;
   const smallest = activeParameters(shape, smallestWidth(shape), n_experts);
-  let n_active = bestSize(law, n_experts, limits, smallest, largest.size);
-  let size_bound = "";
-  if (hasBudget(limits) && max_tokens != null) {
-    const sizeThatSpendsAll = sizeFor(limits, max_tokens);
-    if (sizeThatSpendsAll * (1 + EDGE) > n_active) {
-      n_active = Math.max(n_active, sizeThatSpendsAll);
-      size_bound = "tokens";
-    }
-  }
-  if (n_active > largest.size) {
-    n_active = largest.size;
-    size_bound = largest.bound;
-  }
-  if (n_active < smallest) {
-    n_active = smallest;
-    size_bound = "smallest";
-  }
+  const { n_active, size_bound } = bestSize(law, n_experts, limits, smallest, largest);
   const n_tokens = tokensFor(limits, n_active);
   const d_model = widthOf(shape, n_active, n_experts);
   const n_total = totalParameters(shape, d_model, n_experts);

@@ -1,14 +1,15 @@
 // Plans by hours: the best of the models whose speeds Python put on the page (fit/planning/speeds.py).
 
 import { INFERENCE_FLOPS, SECONDS_OF_AN_HOUR, TRAINING_FLOPS } from "./counts.js";
+import { data } from "./data.js";
 import { refuse } from "./messages.js";
 import { general } from "./numbers.js";
 import { isTyped } from "./options.js";
 import { exceededLimit } from "./serving.js";
 
 /** The limits that hours on chips are. Throws PlanError with the command that answers what lies off the grid.
- *  @type {(data: Data, state: State, options: Options, command: string) => {hours: Hours, speeds: Speeds}} */
-export function speedsIn(data, state, options, command) {
+ *  @type {(state: State, options: Options, command: string) => {hours: Hours, speeds: Speeds}} */
+export function speedsIn(state, options, command) {
   const missing = missingIn(data.speeds, state, options);
   if (missing) refuse("PAGE_WITHOUT_SPEEDS", { missing, command });
   const { hours, chips } = options;
@@ -16,7 +17,7 @@ export function speedsIn(data, state, options, command) {
   return { hours, speeds: { ...data.speeds, asked } };
 }
 
-// What of the question lies off the grid, in words; "" for nothing.
+// The part of the question that lies off the grid, in words; "" for nothing.
 function missingIn(speeds, state, { law, chips, hours, experts }) {
   if (speeds == null) return "of this law's models";
   const { kind, counts, models, hours: [least, most] } = speeds;
@@ -53,42 +54,39 @@ function trainingOf({ hours, speeds, inference_tokens }, curves, n_active, most)
   return best;
 }
 
-/** The models of the grid with n_experts, on the most tokens within the limits; `exceeded` names a limit on size.
- *  @type {(n_experts: Experts, shape: Shape, limits: Limits) => object[]} */
-export function modelsInHours(n_experts, shape, limits) {
+// The models of the grid with n_experts, on the most tokens within the limits; `exceeded` names a limit on size.
+function modelsInHours(law, n_experts, shape, limits) {
+  const { models: grid, uncounted_rows } = limits.speeds;
   const found = [];
-  for (const models of limits.speeds.models) {
-    if (models.n_experts !== n_experts) continue;
+  for (const models of grid.filter((each) => each.n_experts === n_experts)) {
     models.n_active.forEach((n_active, i) => {
       const most = Math.min(models.most_tokens[i] ?? Infinity, limits.max_tokens ?? Infinity);
       const training = trainingOf(limits, models.speeds[i], n_active, most);
       if (!training) return;
       const [n_total, d_model, n_blocks] = [models.n_total[i], models.d_model[i], models.n_blocks[i]];
-      const model = { n_experts, n_active, n_total, d_model, n_blocks };
+      const { n_tokens } = training;
+      const uncounted = uncounted_rows * d_model;
+      const loss = law.lossOfCounts({ n_active: n_active - uncounted, n_total: n_total - uncounted, n_tokens });
       const weights = limits.bytes_per_parameter * models.exact_parameters[i];
-      model.memory_bytes = weights + limits.bytes_per_kv_element * limits.kv_tokens * models.cache_elements[i];
-      found.push({ ...model, ...training, exceeded: exceededLimit(shape, limits, model) });
+      const memory_bytes = weights + limits.bytes_per_kv_element * limits.kv_tokens * models.cache_elements[i];
+      const model = { n_experts, n_active, n_total, d_model, n_blocks, loss, memory_bytes, ...training };
+      found.push({ ...model, exceeded: exceededLimit(shape, limits, model) });
     });
   }
-  return found;
+  return found.sort((a, b) => a.n_active - b.n_active || a.loss - b.loss);
 }
 
-/** The loss of a model of the grid. @type {(law: LawAtExperts, limits: Limits, model: object) => Nats} */
-export function lossInHours(law, { speeds }, { n_active, n_total, d_model, n_tokens }) {
-  const uncounted = speeds.uncounted_rows * d_model;
-  return law.lossOfCounts({ n_active: n_active - uncounted, n_total: n_total - uncounted, n_tokens });
+// The model of the lowest loss among those within the limits on size.
+function bestWithin(models) {
+  return models.filter(({ exceeded }) => !exceeded).sort((a, b) => a.loss - b.loss)[0];
 }
 
-/** The best of the models that modelsInHours gives.
- *  @type {(law: LawAtExperts, n_experts: Experts, limits: Limits, models: object[]) => Optimum} */
-export function solveInHours(law, n_experts, limits, models) {
-  let best = null;
-  for (const model of models) {
-    if (model.exceeded) continue;
-    const loss = lossInHours(law, limits, model);
-    if (best == null || loss < best.loss) best = { ...model, loss };
-  }
-  if (best == null) return { n_experts, feasible: false };
+/** The best of the models with n_experts.
+ *  @type {(law: LawAtExperts, n_experts: Experts, shape: Shape, limits: Limits) => Optimum} */
+export function solveInHours(law, n_experts, shape, limits) {
+  const models = modelsInHours(law, n_experts, shape, limits);
+  const best = bestWithin(models);
+  if (!best) return { n_experts, feasible: false };
   const { count, exceeded: _, ...row } = best;
   const used = count === limits.speeds.asked.count ? {} : { chips: count };
   return { feasible: true, ...row, size_bound: boundOf(best, models, limits), ...used };
@@ -97,7 +95,7 @@ export function solveInHours(law, n_experts, limits, models) {
 // What keeps the best model from being larger.
 function boundOf(best, models, { max_tokens }) {
   if (best.n_tokens >= Math.floor(max_tokens ?? Infinity)) return "tokens";
-  const larger = models.filter(({ n_active }) => n_active > best.n_active).sort((a, b) => a.n_active - b.n_active);
+  const larger = models.filter(({ n_active }) => n_active > best.n_active);
   return larger.some(({ exceeded }) => exceeded === "") ? "" : (larger[0]?.exceeded ?? "");
 }
 
@@ -121,29 +119,31 @@ export function speedOf({ factors, asked }, { n_active, n_tokens, tokens_per_sec
   return { tokens_per_second: speeds, mfu, hours };
 }
 
-const SHARES = [0, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875]; // of the way between two models
-
-/** Models by size, with losses: along the upper hull of ln tokens over ln size, as a curve of single models zigzags.
+/** Models for a curve of loss against size through the best of them: up to it and beyond it the lower convex hull over
+ *  ln size. The other models lie above, and a curve of all would zigzag. Beyond the best, models may exceed a limit.
  *  @type {(law: LawAtExperts, n_experts: Experts, shape: Shape, limits: Limits) => object[]} */
 export function curveInHours(law, n_experts, shape, limits) {
+  const models = modelsInHours(law, n_experts, shape, limits);
+  const best = bestWithin(models);
+  if (!best) return lowerHull(models);
+  const below = models.filter(({ exceeded, n_active }) => !exceeded && n_active < best.n_active);
+  const beyond = models.filter(({ n_active }) => n_active > best.n_active);
+  return [...lowerHull([...below, best]).slice(0, -1), ...lowerHull([best, ...beyond])];
+}
+
+// Of models that ascend in size, those of which none lies above the line through its neighbours.
+function lowerHull(models) {
   const hull = [];
-  const models = modelsInHours(n_experts, shape, limits).sort((a, b) => a.n_active - b.n_active);
   for (const model of models) {
-    while (hull.length > 1 && isBelow(hull.at(-2), hull.at(-1), model)) hull.pop();
+    while (hull.length > 1 && isAbove(hull.at(-2), hull.at(-1), model)) hull.pop();
     hull.push(model);
   }
-  const curve = hull.slice(1).flatMap((high, i) => SHARES.map((share) => between(hull[i], high, share)));
-  return [...curve, ...hull.slice(-1)].map((model) => ({ ...model, loss: lossInHours(law, limits, model) }));
+  return hull;
 }
 
-// A model between two others, by the share of the way in logarithms.
-function between(low, high, share) {
-  const names = ["n_active", "n_total", "d_model", "n_blocks", "n_tokens"];
-  return { ...low, ...Object.fromEntries(names.map((name) => [name, low[name] ** (1 - share) * high[name] ** share])) };
-}
-
-// Whether the middle one of three models lies below the line through the others.
-function isBelow(first, middle, last) {
-  const slopeTo = (model) => Math.log(model.n_tokens / first.n_tokens) / Math.log(model.n_active / first.n_active);
-  return slopeTo(middle) < slopeTo(last);
+// Whether the middle one of three models lies above the line through the others, over ln size.
+function isAbove(first, middle, last) {
+  const riseTo = (model) => model.loss - first.loss;
+  const wayTo = (model) => Math.log(model.n_active / first.n_active);
+  return riseTo(middle) * wayTo(last) > riseTo(last) * wayTo(middle);
 }

@@ -16,15 +16,15 @@ interface Shape {
   vocab_size: number;
   width_per_block: Width;
   final_norm: boolean; // whether a norm stands before the head
-  split: number; // granularity: how many times narrower an expert is than the dense layer
+  granularity: number; // how many times narrower an expert is than the dense layer
   shared: number; // experts that all tokens use
-  used: number; // width of the experts that a token uses, in widths of the dense layer
+  active_width: number; // width of the experts that a token uses, in widths of the dense layer
   n_dense: number; // leading dense blocks
   kv_share: number; // heads of keys and values over heads of queries
   attention: number; // width of all heads of queries over d_model
   ff: number; // width of the dense layer over d_model
   tied: boolean; // whether the head is the embedding
-  trained: boolean; // whether E counts experts as the config does, and not widths of the dense layer
+  counts_routed_experts: boolean; // whether E counts experts as the config does, and not widths of the dense layer
 }
 
 // The limits of a plan; null means no limit.
@@ -45,13 +45,6 @@ interface Limits {
 // The grid of speeds as fit/planning/speeds.py makes it, and what is asked of it.
 interface Speeds extends Data {
   asked: { count: number; flops: Flops; command: string }; // flops: the peak of a chip, a second
-}
-
-// What all laws of a comparison are asked.
-interface Question {
-  sizes: { vocab_size: number; width_per_block: Width };
-  reference: Reference | null;
-  limits: Limits;
 }
 
 // How fast a model must decode: all sequences of the batch together, on these chips.
@@ -97,7 +90,6 @@ interface Optimum {
 interface Largest {
   size: Parameters;
   bound: "" | "memory" | "serving";
-  models?: object[]; // by hours, in place of these: all models of the grid
 }
 
 // A column of a model that lies outside the range of a law's runs, and by what factor.
@@ -118,6 +110,7 @@ interface Reference {
 // What the typed texts ask for.
 interface Options {
   law: Law;
+  like: string; // the published model to start from; "" for none
   shape: Shape;
   reference: Reference | null;
   limits: Limits;
@@ -132,13 +125,26 @@ interface Options {
 type Plan = Data;
 type Odds = Data;
 
+// Something to know before trusting a result, as fit/messages/finding.py has it.
+interface Finding {
+  code: string;
+  severity: "urgent" | "warning" | "note";
+  values: Data; // of the template
+  text: string;
+}
+
+// A line of an answer, as fit/messages/lines.py has it; its detail is a table.
+interface Line {
+  label?: string; // "warning" for a finding
+  value?: string;
+  detail?: { columns: Record<string, (row: object) => string>; rows: object[]; best: object }; // best: the row to mark
+}
+
 // A plan with the question that it answers.
 interface Answer {
-  data: Data;
   state: State;
   options: Options;
   plan: Plan;
-  behind_share?: number; // of the budget, that the second number of experts needs more
 }
 
 // The place of a picture on the page.
@@ -160,8 +166,8 @@ interface PictureSpec {
   y: Axis; // linear
   lines: { share: number; points: Point[] }[]; // share: of the colours; 0 is dense, 1 the most experts
   dots: { x: number; y: Nats; share?: number; r: number; kind: "dot" | "hollow" | "ring"; text: string }[];
-  strips: { from: number; to: number; share: number; label: string }[]; // along the foot
-  rule: number | null; // where a vertical line stands
+  rule?: number | null; // where a vertical line stands
+  note: string; // beside the caption
 }
 
 interface Point {

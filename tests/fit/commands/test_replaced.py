@@ -7,6 +7,7 @@ import pytest
 
 import fit
 from fit import __main__ as command_line
+from fit.render.options import plan_options
 
 LAW = "joint-moe-2025"
 OLD = [  # (what was typed, the same in Python)
@@ -54,6 +55,26 @@ def test_a_report_takes_the_options_of_a_plan_or_its_json(capsys, tmp_path):
     saved = ["report", f"--law={LAW}", f"--plan={tmp_path}/plan.json", "--laws=chinchilla-2022"]
     assert command_line.run([*saved, f"--out={tmp_path}/saved.html"]) == 0
     assert (tmp_path / "typed.html").read_text() == (tmp_path / "saved.html").read_text()
+
+
+def test_a_report_reads_plans_of_earlier_versions_and_refuses_those_it_cannot(capsys, tmp_path):
+    path = tmp_path / "plan.json"
+    plan = fit.plan(LAW, flops=1e21, shape=dict(granularity=2)).to_dict()
+    earlier = dict(split="granularity", used="active_width", trained="counts_routed_experts")
+    plan |= {old: plan.pop(now) for old, now in earlier.items()}
+    path.write_text(json.dumps(plan | dict(version=1)))
+    assert plan_options(str(path)).shape.granularity == 2
+
+    refused = {
+        "expected at most": json.dumps(plan | dict(version=99)),
+        "make it again by fit plan --json": json.dumps({name: plan[name] for name in plan if name != "options"}),
+        "expected what fit plan --json prints": "[1, 2]",
+    }
+    for said, text in refused.items():
+        path.write_text(text)
+        assert command_line.run(["report", f"--law={LAW}", f"--plan={path}", f"--out={tmp_path}/r.html"]) == 2
+        assert said in capsys.readouterr().err
+    assert not (tmp_path / "r.html").exists()
 
 
 def test_a_value_after_a_space_goes_with_its_flag(capsys):

@@ -234,12 +234,14 @@ def test_how_much_a_token_uses_is_chosen_by_a_law_that_reads_it(capsys):
         columns = dict(n_total=total, n_tokens=1e20 / (6 * active), sparsity=1 - used / e if e > 1 else 0)
         loss = np.where(2 * total <= 8e9, load("sparsity-2025").predict(**columns), np.inf)
         best[used] = min(best.get(used, (np.inf, 0)), (loss.min(), e))
-    assert [(row["used"], row["n_experts"]) for row in plan["architectures"]] == [(u, best[u][1]) for u in (1, 2, 4)]
+    assert [(row["active_width"], row["n_experts"]) for row in plan["architectures"]] == [
+        (u, best[u][1]) for u in (1, 2, 4)
+    ]
     for row in plan["architectures"]:
-        assert row["loss"] == pytest.approx(best[row["used"]][0], rel=1e-5)
-    assert plan["used"] == min(best, key=best.get)
+        assert row["loss"] == pytest.approx(best[row["active_width"]][0], rel=1e-5)
+    assert plan["active_width"] == min(best, key=best.get)
     told = [w for w in plan["warnings"] if "--shape=kv_share:0.5: the sparsity law has no column" in w]
-    assert len(told) == 1 and "used" not in told[0]
+    assert len(told) == 1 and "active_width" not in told[0]
 
 
 @pytest.mark.parametrize("law", ["sparsity-2025", "comprehensive-2025"])
@@ -248,11 +250,11 @@ def test_a_list_of_used_may_name_the_laws_own(law):
     for limit in (dict(flops=1e21), dict(target_loss=2.3)):
         both = fit.plan(law, memory_gb=80, experts=[1, 8], shape=dict(used=[1, 2]), verbose=True, **limit)
         alone = {used: fit.plan(law, memory_gb=80, experts=[1, 8], shape=dict(used=used), **limit) for used in (1, 2)}
-        assert [(row["used"], row["loss"]) for row in both.architectures] == [
+        assert [(row["active_width"], row["loss"]) for row in both.architectures] == [
             (u, alone[u].best["loss"]) for u in (1, 2)
         ]
-        assert both.best == alone[both.used].best and both.buildable == alone[both.used].buildable
-        assert f"above and below it is {both.used:g}:" in str(both)
+        assert both.best == alone[both.active_width].best and both.buildable == alone[both.active_width].buildable
+        assert f"above and below it is {both.active_width:g}:" in str(both)
 
 
 def test_the_papers_counts_are_its_formulas():

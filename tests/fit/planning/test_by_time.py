@@ -75,7 +75,7 @@ def test_compared_laws_answer_as_their_plans(capsys):
     assert "flops_ratio" not in joint["dense"]
     # finer experts are slower: by wall-clock time the split is not the finest, which FLOPs prefer
     (by_flops,) = fit.compare(["fine-grained-2024"], chips="H100:16", hours=100, mfu=0.4).laws
-    assert 1 < fine["split"] < by_flops["split"]
+    assert 1 < fine["granularity"] < by_flops["granularity"]
     assert fine["n_tokens"] == pytest.approx(fine["speed"]["tokens_per_second"][1] * 360_000, rel=1e-9)
     told = " ".join(str(found).split())
     assert "dense hours" in told and "speed on these chips (modelled" in told

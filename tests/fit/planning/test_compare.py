@@ -46,7 +46,7 @@ def test_the_fine_grained_law_is_asked_by_its_own_counts():
     tokens, embedding = 1e22 / (6 * ACTIVE), 2 * WIDTHS * 50257
     loss = 0.47 + (2.1 / 16**0.58 + 18.1) / (total(64) - embedding) ** 0.115 + 30.8 / tokens**0.147
     i = np.argmin(np.where(2 * total(64) <= 8e10, loss, np.inf))
-    assert row["n_experts"] == 64 and row["split"] == 16 and row["finest"]
+    assert row["n_experts"] == 64 and row["granularity"] == 16 and row["finest"]
     assert row["loss"] == pytest.approx(loss[i], rel=1e-5) and row["n_active"] == pytest.approx(ACTIVE[i], rel=1e-3)
     dense = 0.47 + 16.3 / (ACTIVE - embedding) ** 0.126 + 26.7 / tokens**0.127
     assert row["dense"]["law"] == "fine-grained-dense-2024"
@@ -67,7 +67,7 @@ def test_the_law_of_five_factors_chooses_how_experts_are_split():
             if s <= 0.7:
                 best.append((loss.min(), e, g, shared))
     loss, e, g, shared = min(best)
-    assert (row["n_experts"], row["split"], row["shared"]) == (e, g, shared) == (8, 7, 2)
+    assert (row["n_experts"], row["granularity"], row["shared"]) == (e, g, shared) == (8, 7, 2)
     assert row["loss"] == pytest.approx(loss, rel=1e-5)
     assert row["dense"]["loss"] == pytest.approx(min(b for b in best if b[1] == 1)[0], rel=1e-5)
     assert not any(o["column"] in ("top_k", "shared_share") for o in row["extrapolation"])

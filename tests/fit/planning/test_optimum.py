@@ -6,6 +6,7 @@ import json
 import jax
 import numpy as np
 import pytest
+import scipy.optimize
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -234,6 +235,26 @@ def test_a_root_without_a_change_of_sign_is_nan():
     target = np.array([3.0, 100.0, 1.0])
     result = architecture.root(lambda x: np.exp(x) - target, 0.0, [2.0, 2.0, 1.0])
     np.testing.assert_allclose(result, [np.log(3), np.nan, 0.0], rtol=1e-14)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, c: np.exp(x) - np.exp(c),
+        lambda x, c: np.exp(-x) - np.exp(-c),
+        lambda x, c: (x - c) ** 3,
+        lambda x, c: np.where(x > c, 1.0, -1.0),  # a step, whose ends must close around it
+        lambda x, c: np.floor(3 * x) + x - c,
+        lambda x, c: np.log(np.maximum(x - c, 0)),  # minus infinity up to c
+    ],
+    ids=["rises", "falls", "flat", "step", "steps", "infinite"],
+)
+def test_roots_are_those_of_bisection(function):
+    crossings = np.random.default_rng(0).uniform(0.5, 9, 50)
+    roots = architecture.root(lambda x: function(x, crossings), -10.0, 30.0)
+    with np.errstate(all="ignore"):
+        bisected = [scipy.optimize.bisect(function, -10, 30, (crossing,), xtol=1e-15) for crossing in crossings]
+    np.testing.assert_allclose(roots, bisected, rtol=1e-13)
 
 
 @pytest.mark.parametrize(

@@ -275,7 +275,7 @@ def test_compared_laws_are_served_as_their_plans():
     for answer in compared.laws:
         assert answer.serving.at(32).decode_tokens_per_second >= 5000 * (1 - 1e-9)
         assert answer.serving.chips == 4 and answer.serving.label == "modelled"
-    assert fine.serving.routed_experts == fine.n_experts * fine.split - fine.shared
+    assert fine.serving.routed_experts == fine.n_experts * fine.granularity - fine.shared
     told = " ".join(str(fit.compare([LAW, "fine-grained-2024"], **limits, verbose=True)).split())
     assert "Serving each law's best on the fewest chips that hold it (modelled)" in told
     assert told.count("at batch 1, ") == 2 and told.count("at batch 64; prefill") == 2
