@@ -120,10 +120,7 @@ def question_of(chips: str, hours: float) -> Constraints:
     limits = parsed.constraints()
     assert limits.chips is not None and parsed.shapes is not None
     calibration = efficiencies.of_our_trainer(limits.chips.kind, limits.chips.count)
-    constraints = by_time.in_hours(limits, hours, calibration, parsed.shapes)
-    clock = constraints.clock
-    assert clock is not None
-    return dataclasses.replace(constraints, clock=dataclasses.replace(clock, grid=solve.COARSE))
+    return by_time.in_hours(limits, hours, calibration, parsed.shapes).with_clock(grid=solve.COARSE)
 
 
 def simulate(counts: Counts, seed: int, residuals: np.ndarray) -> None:

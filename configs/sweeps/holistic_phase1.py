@@ -15,6 +15,7 @@ from collections.abc import Iterator
 
 from ml_collections import ConfigDict
 
+from fit.model.shape import ModelShape
 from fit.studies.architecture_search import holistic
 from jmoe.config import counts
 
@@ -41,23 +42,23 @@ class Cell:
         flops: the budget C.
         m_over_active: M/N_a, FLOPs per token over active parameters.
         total_over_active: N/N_a.
-        shapes: {width: (Shape, its relative distance from the cell)}.
-        nearest: the nearest (Shape, distance) of all, also where none is near enough.
+        shapes: {width: (shape, its relative distance from the cell)}.
+        nearest: the nearest (shape, distance) of all, also where none is near enough.
     """
 
     flops: float
     m_over_active: float
     total_over_active: float
-    shapes: dict[int, tuple[holistic.Shape, float]]
-    nearest: tuple[holistic.Shape, float] | None
+    shapes: dict[int, holistic.Near]
+    nearest: holistic.Near | None
 
     @property
     def triad(self) -> tuple[float, float, float]:
         """(M, N_a, N) of the cell."""
         return holistic.triad_of(self.flops, self.m_over_active, self.total_over_active)
 
-    def median(self) -> tuple[holistic.Shape, float]:
-        """The (Shape, distance) of the median feasible width."""
+    def median(self) -> holistic.Near:
+        """The (shape, distance) of the median feasible width."""
         return self.shapes[holistic.median(self.shapes)]
 
 
@@ -65,7 +66,7 @@ def cells() -> Iterator[Cell]:
     """Yields every cell of the grid."""
     for point in itertools.product(holistic.BUDGETS, holistic.M_OVER_ACTIVE, holistic.TOTAL_OVER_ACTIVE):
         flops, m_over_active, total_over_active = point
-        shapes, nearest = holistic.buildable(holistic.triad_of(*point), holistic.setting_of(flops))
+        shapes, nearest = holistic.buildable(holistic.triad_of(*point), holistic.family_of(flops))
         yield Cell(flops, m_over_active, total_over_active, shapes, nearest)
 
 
@@ -74,18 +75,19 @@ def get_sweep() -> tuple[str, list[dict]]:
     return CONFIG, [overrides(cell.median()[0], cell.flops) for cell in cells() if cell.shapes]
 
 
-def sizes(shape: holistic.Shape, flops: float) -> dict:
-    """Returns a Shape as overrides, with the tokens of the budget `flops`."""
-    model = holistic.model_of(shape, flops)
+def sizes(shape: ModelShape, flops: float, seq_len: int) -> dict:
+    """Returns a shape as overrides, with the tokens of the budget `flops`."""
+    model = holistic.model_of(shape, flops, seq_len)
     return {f"model.{name}": model[name] for name in SHAPE_FIELDS} | {"n_tokens": (model["n_tokens"],)}
 
 
-def overrides(shape: holistic.Shape, flops: float) -> dict:
+def overrides(shape: ModelShape, flops: float) -> dict:
     """Returns `sizes`, with the learning rate and batch that the paper uses at that budget."""
     i = holistic.nearest_budget(flops)
-    return sizes(shape, flops) | {
+    seq_len = holistic.PAPER_GRID.seq_len
+    return sizes(shape, flops, seq_len) | {
         "optimizer.lr_law.constant": round(math.log(holistic.LEARNING_RATE[i]), 6),
-        "batch_tokens": ((0, holistic.BATCH_ROWS[i] * 8_192),),
+        "batch_tokens": ((0, holistic.BATCH_ROWS[i] * seq_len),),
     }
 
 
@@ -107,10 +109,10 @@ def main() -> None:
             shape, distance = cell.median()
             words = (
                 f"d_model {shape.d_model} of {min(cell.shapes)} to {max(cell.shapes)}, "
-                f"{shape.n_dense} + {shape.n_moe} blocks, d_expert {shape.d_expert}, {distance:.1%} off"
+                f"{shape.n_dense_blocks} + {shape.n_mixtures} blocks, d_expert {shape.d_expert}, {distance:.1%} off"
             )
         else:
-            words = "none: " + holistic.why_none(cell.triad, holistic.setting_of(cell.flops), cell.nearest)
+            words = "none: " + holistic.why_none(cell.triad, holistic.family_of(cell.flops), cell.nearest)
         print(f"{cell.flops:8.0e} {cell.m_over_active:5} {cell.total_over_active:5}  {words}")
 
 

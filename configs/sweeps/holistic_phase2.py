@@ -24,7 +24,7 @@ def get_sweep() -> tuple[str, list[dict]]:
     """Returns the config file, and a dict of overrides for each model."""
     jobs = []
     for flops, ratios in RATIOS.items():
-        shapes, _ = holistic.buildable(holistic.triad_of(flops, *ratios), holistic.setting_of(flops))
+        shapes, _ = holistic.buildable(holistic.triad_of(flops, *ratios), holistic.family_of(flops))
         widths = sorted(shapes)
         last = len(widths) - 1
         chosen = {widths[round(i * last / (MOST_WIDTHS - 1))] for i in range(MOST_WIDTHS)}

@@ -19,7 +19,7 @@ def get_sweep() -> tuple[str, list[dict]]:
         for size in SIZES:
             m = size * holistic.power(holistic.FLOPS_PER_TOKEN, flops)
             active = m / m_over_active
-            shapes, _ = holistic.buildable((m, active, active * total_over_active), holistic.setting_of(flops))
+            shapes, _ = holistic.buildable((m, active, active * total_over_active), holistic.family_of(flops))
             if shapes:
                 shape, _ = shapes[holistic.median(shapes)]
                 jobs.append(holistic_phase1.overrides(shape, flops))

@@ -14,9 +14,8 @@ import itertools
 from configs.sweeps.holistic_phase1 import sizes
 from fit.studies.architecture_search import holistic
 
-SETTING = holistic.Setting(
-    2, 16, 1, n_experts=16, top_k=2, n_shared=1, seq_len=128, width_multiple=4, expert_width_multiple=4, least_expert=8
-)
+FAMILY = holistic.family(n_heads=2, head_dim=16, n_kv_heads=1, n_experts=16, top_k=2)
+GRID = holistic.SearchGrid(seq_len=128, width_multiple=4, expert_width_multiple=4, least_expert=8)
 FLOPS_PER_TOKEN = {2e11: 400_000, 8e11: 800_000}  # budget: M
 RATIOS = tuple(itertools.product((7.5, 8.5, 10.0), (2.2, 3.0, 3.8)))
 
@@ -26,8 +25,8 @@ def get_sweep() -> tuple[str, list[dict]]:
     jobs = []
     for (flops, m), (m_over_active, total_over_active) in itertools.product(FLOPS_PER_TOKEN.items(), RATIOS):
         active = m / m_over_active
-        shapes, _ = holistic.buildable((m, active, active * total_over_active), SETTING)
+        shapes, _ = holistic.buildable((m, active, active * total_over_active), FAMILY, GRID)
         if shapes:
             chosen = {min(shapes), holistic.median(shapes), max(shapes)}
-            jobs += [sizes(shapes[width][0], flops) for width in sorted(chosen)]
+            jobs += [sizes(shapes[width][0], flops, GRID.seq_len) for width in sorted(chosen)]
     return "configs/quickstart.py", jobs

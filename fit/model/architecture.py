@@ -304,20 +304,15 @@ PAPER = Architecture()
 
 
 class Model:
-    """A decoder that can be built: whole blocks, heads and experts, with exact counts.
+    """A decoder that can be built: whole blocks, heads and experts.
 
     Heads have width_per_block units and experts are whole, unless the architecture's fields say otherwise.
 
     Attributes:
-      d_model, n_blocks, n_experts: its size; n_experts as the caller counts them.
-      shape: the fields of the trainer's config.model that a plan chooses, first those that every model has.
-      counts: the ModelShape that counts it, with experts as the trainer counts them.
-      attention: width of all heads over d_model.
-      n_active, n_total: parameters with embedding and head, without norms and routers.
-      without_norms: every weight but the norms.
-      exact_parameters: every weight: n_total, two norms with bias a block, perhaps one before the head, and routers.
-      looked_up: parameters of an embedding that is only looked up.
-      chosen_share: share of the routed experts that a token chooses; 1 for a dense model.
+      n_experts: as the caller counts them.
+      fields: those of the trainer's config.model that a plan chooses, first those that every model has.
+      shape: what counts it, with experts as the trainer counts them.
+      exact_parameters: every weight, with two norms with bias a block.
       rounding_factor: by what factor, at most, rounding to whole blocks and heads changed the architecture's ratios:
         width per block, heads of keys and values per head, width of all heads. 1 where it changed none.
     """
@@ -340,46 +335,26 @@ class Model:
             counted as the trainer does.
         """
         d_model = width or n_blocks * architecture.width_per_block
-        self.d_model = d_model
-        self.n_blocks = n_blocks
-        self.n_experts = n_experts
         head_dim = architecture.width_per_block
-        self.shape = dict(
+        self.n_experts = n_experts
+        self.fields = dict(
             d_model=d_model,
             n_blocks=n_blocks,
             n_heads=d_model // head_dim,
             d_ff=EXPERT // 3 * d_model,
             vocab_size=architecture.vocab_size,
         )
-        self.shape |= architecture.fields(d_model, n_experts) if fields is None else fields
+        self.fields |= architecture.fields(d_model, n_experts) if fields is None else fields
         if fields is not None:
-            head_dim = d_model // self.shape["n_heads"]
-        trained = dict(head_dim=head_dim, tied_embeddings=architecture.tied) | self.shape
-        trained["n_experts"] = self.shape.get("routed_experts", n_experts)
-        counted = ModelShape.of_config(trained)
-        self.counts = counted
-        self.attention = counted.query_units / d_model
-        self.n_active = int(counted.n_active)
-        self.n_total = int(counted.n_total)
-        self.without_norms = int(counted.n_total + counted.routers)
-        self.exact_parameters = self.without_norms + (4 * n_blocks + architecture.final_norm) * d_model
-        self.looked_up = int(counted.looked_up)
-        self.chosen_share = float(counted.chosen_share)
+            head_dim = d_model // self.fields["n_heads"]
+        of_trainer = dict(head_dim=head_dim, tied_embeddings=architecture.tied) | self.fields
+        of_trainer["n_experts"] = self.fields.get("routed_experts", n_experts)
+        shape = ModelShape.of_config(of_trainer)
+        self.shape = shape
+        self.exact_parameters = int(shape.exact_parameters(False, architecture.final_norm))
         changes = (
             d_model / (n_blocks * architecture.width_per_block),
-            counted.key_units / counted.query_units / architecture.kv_share,
-            self.attention / architecture.attention,
+            shape.key_units / shape.query_units / architecture.kv_share,
+            shape.query_units / d_model / architecture.attention,
         )
         self.rounding_factor = max(max(change, 1 / change) for change in changes)
-
-    def kv_elements(self, kv_tokens: float) -> float:
-        """Elements of the key-value cache of kv_tokens tokens."""
-        return int(self.counts.kv_elements(1)) * kv_tokens
-
-    def exact_flops_per_token(self, sequence: int) -> int:
-        """FLOPs of one token's forward pass at `sequence` tokens of context.
-
-        Two for each weight that the token is multiplied with, the router's among them. The embedding is looked up, not
-        multiplied. Attention takes scores and values over the whole context.
-        """
-        return int(self.counts.forward_flops(sequence))

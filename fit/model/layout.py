@@ -61,5 +61,11 @@ class Layout:
 
     def of_remat(self, values: Mapping[str, float]) -> Numbers:
         """The value of each layout's remat."""
-        names = np.asarray(self.remat)
-        return np.array([values[name] for name in names.flat]).reshape(names.shape)[()]
+        if isinstance(self.remat, str):
+            return values[self.remat]
+        return np.array([values[name] for name in REMATS])[self._remat_index]
+
+    @functools.cached_property
+    def _remat_index(self) -> Array:
+        """Index of each layout's remat in REMATS."""
+        return np.argmax(np.asarray(self.remat)[..., None] == np.array(REMATS), axis=-1)

@@ -182,135 +182,51 @@ def _mixture_blocks(config: _Config, n_blocks: int) -> list[int]:
     return [i for i in range(first, n_blocks) if (i + 1) % every == 0 and i not in dense]
 
 
+@dataclasses.dataclass(frozen=True)
 class PublishedModel:
-    """A published model's counts.
-
-    Attributes carry the names of the trainer's config.model where it has them. Counts are parameters, with embedding
-    and head, without norms, biases and routers.
+    """A published model.
 
     Attributes:
       name: as the plan names it.
-      d_model, n_blocks, n_heads, vocab_size, head_dim, tied_embeddings, d_ff: as in config.model.
-      n_experts, top_k, n_shared_experts, n_dense_blocks: as in config.model; n_experts is 1 for a dense model.
-      d_expert: width of an expert; of the dense layer, where there are no experts.
-      n_experts_per_token: experts that a token uses, shared ones included. The laws take them together for one dense
-        layer.
-      whole_experts: the laws' number of experts: all experts' weights over those that a token uses.
-      attention: weights of a block's attention, the mean over blocks.
+      shape: its fields of config.model and its counts, which leave out norms, biases and routers. Attention that the
+        trainer does not have is the mean over blocks. n_experts is 1 for a dense model, and d_expert then d_ff.
       cache: numbers that a token leaves in the cache of one block that has a cache.
       cache_blocks: blocks that have a cache.
-      n_active, n_total: active and all parameters.
-      n_embedding: parameters of the input embedding, which some makers leave out of their counts.
       n_ahead: parameters of the layers that predict further tokens, which some makers count.
       notes: sentences on what is not counted exactly.
     """
 
-    def __init__(self, name: str, config: Json, path: str) -> None:
-        """Counts the model of a config.json.
-
-        Args:
-          name: as the plan names it.
-          config: the contents of the model's config.json.
-          path: the config's name in errors.
-
-        Raises:
-          UserError: where the config is none of a language model, or the model cannot be counted.
-        """
-        self.name = name
-        read = _Config(config, path)
-        read.refuse_what_is_not_counted()
-        self.d_model = read.number("hidden_size")
-        self.n_blocks = read.number("num_hidden_layers")
-        attention = _attention(read, self.d_model, self.n_blocks)
-        self.n_heads = read.number("num_attention_heads")
-        self.attention = attention.weights / self.n_blocks
-        self.cache = attention.cache
-        self.cache_blocks = attention.cache_blocks
-        self.head_dim = attention.head_dim
-        self.notes = list(attention.notes)
-        self.vocab_size = read.number("vocab_size")
-        tied_by_default = read.text("model_type").startswith(TIED_FAMILIES)
-        self.tied_embeddings = bool(config.get("tie_word_embeddings", tied_by_default))
-        self.n_embedding = self.vocab_size * self.d_model
-        self._read_feed_forward(read)
-        self._count_parameters()
-        self._count_layers_ahead(read.number("num_nextn_predict_layers", default=0))
-
-    def _read_feed_forward(self, read: _Config) -> None:
-        """Sets what the config says of dense layers and experts."""
-        self.n_experts = read.number(*EXPERTS, default=0)
-        self.d_ff = read.number("intermediate_size")
-        if not self.n_experts:
-            self._set_dense()
-            return
-        self.top_k = read.number("num_experts_per_tok", "experts_per_token")
-        self.d_expert = read.number("moe_intermediate_size", default=self.d_ff)
-        self.d_ff = read.number("intermediate_size_mlp", default=self.d_ff)  # of Llama 4's dense blocks
-        self.n_shared_experts = self._shared_experts(read)
-        mixtures = _mixture_blocks(read, self.n_blocks)
-        self.n_dense_blocks = self.n_blocks - len(mixtures)
-        if self.top_k > self.n_experts or not mixtures:
-            raise UserError(
-                f"{read.path}: a token chooses {self.top_k} of {self.n_experts} experts, in {len(mixtures)} blocks"
-            )
-        if self.n_dense_blocks and mixtures[0] < self.n_dense_blocks:
-            self.notes.append(ALTERNATE)
-        self.n_experts_per_token = self.top_k + self.n_shared_experts
-        self.whole_experts = (self.n_experts + self.n_shared_experts) / self.n_experts_per_token
-
-    def _set_dense(self) -> None:
-        """Sets the fields of experts of a model that has none."""
-        self.n_experts = 1
-        self.top_k = 1
-        self.n_shared_experts = 0
-        self.n_dense_blocks = 0
-        self.d_expert = self.d_ff
-        self.n_experts_per_token = 1
-        self.whole_experts = 1.0
-
-    def _shared_experts(self, read: _Config) -> int:
-        """How many experts all tokens use, in widths of a routed expert."""
-        if read.text("model_type").startswith("llama4"):
-            return 1  # every mixture has one, which its config.json does not say
-        n_shared = read.number("n_shared_experts", default=0)
-        return n_shared or read.number("shared_expert_intermediate_size", default=0) // self.d_expert
-
-    def _count_parameters(self) -> None:
-        """Sets n_active and n_total."""
-        shape = self.model_shape
-        self.n_active = round(float(shape.n_active))
-        self.n_total = round(float(shape.n_total))
+    name: str
+    shape: ModelShape
+    cache: int
+    cache_blocks: int
+    n_ahead: int
+    notes: tuple[str, ...]
 
     @property
-    def model_shape(self) -> ModelShape:
-        """The shape, with the mean over blocks of attention that the trainer does not have."""
-        cached_units = self.cache_elements_per_token / self.n_blocks
-        n_kv_heads = max(1, round(cached_units / (2 * self.head_dim)))  # of attention that the trainer has not, about
-        grouped = 2 * self.d_model * self.head_dim * (self.n_heads + n_kv_heads)
-        return ModelShape(
-            d_model=self.d_model,
-            n_blocks=self.n_blocks,
-            n_heads=self.n_heads,
-            n_kv_heads=n_kv_heads,
-            head_dim=self.head_dim,
-            d_ff=self.d_ff,
-            vocab_size=self.vocab_size,
-            n_experts=self.n_experts,
-            d_expert=self.d_expert,
-            top_k=self.top_k,
-            n_shared_experts=self.n_shared_experts,
-            n_dense_blocks=self.n_dense_blocks,
-            tied_embeddings=self.tied_embeddings,
-            latent_attention=0 if grouped == self.attention else self.attention,
-        )
+    def n_active(self) -> int:
+        """Active parameters, with embedding and head."""
+        return round(float(self.shape.n_active))
 
-    def _count_layers_ahead(self, n_layers: int) -> None:
-        """Sets n_ahead, and notes it, where layers predict further tokens."""
-        self.n_ahead = 0
-        if n_layers:
-            self.notes.append(AHEAD)
-            experts = 3 * self.d_model * self.d_expert * (self.n_experts + self.n_shared_experts)
-            self.n_ahead = n_layers * round(self.attention + experts + 2 * self.d_model**2)
+    @property
+    def n_total(self) -> int:
+        """All parameters, with embedding and head."""
+        return round(float(self.shape.n_total))
+
+    @property
+    def n_embedding(self) -> int:
+        """Parameters of the input embedding, which some makers leave out of their counts."""
+        return int(self.shape.head)
+
+    @property
+    def n_experts_per_token(self) -> int:
+        """Experts that a token uses, shared ones included. The laws take them together for one dense layer."""
+        return int(self.shape.top_k + self.shape.n_shared_experts)
+
+    @property
+    def whole_experts(self) -> float:
+        """The laws' number of experts: all experts' weights over those that a token uses."""
+        return float((self.shape.n_experts + self.shape.n_shared_experts) / self.n_experts_per_token)
 
     @property
     def cache_elements_per_token(self) -> int:
@@ -327,24 +243,25 @@ class PublishedModel:
           counts_routed_experts: how the Architecture counts experts.
         """
         # heads of keys and values by their size, over d_model, as a mean over blocks
-        grouped = self.cache_elements_per_token / self.n_blocks / (2 * self.d_model)
-        queries = self.attention / (2 * self.d_model**2) - grouped
+        shape = self.shape
+        grouped = self.cache_elements_per_token / shape.n_blocks / (2 * shape.d_model)
+        queries = shape.attention_weights / (2 * shape.d_model**2) - grouped
         return Architecture(
-            vocab_size or self.vocab_size,
-            width_per_block or round(self.d_model / self.n_blocks),
+            vocab_size or int(shape.vocab_size),
+            width_per_block or round(shape.d_model / shape.n_blocks),
             True,
             granularity=self.n_experts_per_token,
-            shared=self.n_shared_experts,
-            n_dense=self.n_dense_blocks,
+            shared=int(shape.n_shared_experts),
+            n_dense=int(shape.n_dense_blocks),
             kv_share=grouped / queries,
             attention=queries,
-            head_dim=self.head_dim,
-            ff=self.n_experts_per_token * self.d_expert / self.d_model,
-            tied=self.tied_embeddings,
+            head_dim=int(shape.head_dim),
+            ff=self.n_experts_per_token * shape.d_expert / shape.d_model,
+            tied=bool(shape.tied_embeddings),
             counts_routed_experts=counts_routed_experts,
         )
 
-    def columns(self, uncounted: int = 0, counts_routed_experts: bool = False) -> dict[str, Numbers | Array]:
+    def columns(self, uncounted: Numbers = 0, counts_routed_experts: bool = False) -> dict[str, Numbers | Array]:
         """The columns of the model that a law may read.
 
         Args:
@@ -352,9 +269,86 @@ class PublishedModel:
           counts_routed_experts: whether the law's n_experts counts routed experts; else it counts `whole_experts`.
         """
         architecture = self.architecture(counts_routed_experts=counts_routed_experts)
-        n_experts = self.n_experts if counts_routed_experts else self.whole_experts
+        n_experts = self.shape.n_experts if counts_routed_experts else self.whole_experts
         counts = dict(n_active=self.n_active - uncounted, n_total=self.n_total - uncounted)
         return counts | architecture.structure(n_experts)
+
+
+def of_config(name: str, config: Json, path: str) -> PublishedModel:
+    """The model of a config.json.
+
+    Args:
+      name: as the plan names it.
+      config: the contents of the model's config.json.
+      path: the config's name in errors.
+
+    Raises:
+      UserError: where the config is none of a language model, or the model cannot be counted.
+    """
+    read = _Config(config, path)
+    read.refuse_what_is_not_counted()
+    d_model = read.number("hidden_size")
+    n_blocks = read.number("num_hidden_layers")
+    attention = _attention(read, d_model, n_blocks)
+    notes = list(attention.notes)
+    n_heads = read.number("num_attention_heads")
+    cached_units = attention.cache * attention.cache_blocks / n_blocks
+    n_kv_heads = max(1, round(cached_units / (2 * attention.head_dim)))  # of attention that the trainer has not, about
+    grouped = 2 * d_model * attention.head_dim * (n_heads + n_kv_heads)
+    weights = attention.weights / n_blocks
+    vocab_size = read.number("vocab_size")
+    tied_by_default = read.text("model_type").startswith(TIED_FAMILIES)
+    shape = ModelShape(
+        d_model=d_model,
+        n_blocks=n_blocks,
+        n_heads=n_heads,
+        n_kv_heads=n_kv_heads,
+        head_dim=attention.head_dim,
+        vocab_size=vocab_size,
+        tied_embeddings=bool(config.get("tie_word_embeddings", tied_by_default)),
+        latent_attention=0 if grouped == weights else weights,
+        **_feed_forward(read, n_blocks, notes),
+    )
+    n_ahead = 0
+    n_layers_ahead = read.number("num_nextn_predict_layers", default=0)
+    if n_layers_ahead:
+        notes.append(AHEAD)
+        experts = shape.expert_weights * (shape.n_experts + shape.n_shared_experts)
+        n_ahead = n_layers_ahead * round(float(weights + experts + 2 * d_model**2))
+    return PublishedModel(name, shape, attention.cache, attention.cache_blocks, n_ahead, tuple(notes))
+
+
+def _feed_forward(read: _Config, n_blocks: int, notes: list[str]) -> dict[str, int]:
+    """The fields of ModelShape on dense layers and experts. What is not counted exactly is added to the notes."""
+    n_experts = read.number(*EXPERTS, default=0)
+    d_ff = read.number("intermediate_size")
+    if not n_experts:
+        return dict(d_ff=d_ff, d_expert=d_ff)
+    top_k = read.number("num_experts_per_tok", "experts_per_token")
+    d_expert = read.number("moe_intermediate_size", default=d_ff)
+    n_shared_experts = _shared_experts(read, d_expert)
+    mixtures = _mixture_blocks(read, n_blocks)
+    n_dense_blocks = n_blocks - len(mixtures)
+    if top_k > n_experts or not mixtures:
+        raise UserError(f"{read.path}: a token chooses {top_k} of {n_experts} experts, in {len(mixtures)} blocks")
+    if n_dense_blocks and mixtures[0] < n_dense_blocks:
+        notes.append(ALTERNATE)
+    return dict(
+        d_ff=read.number("intermediate_size_mlp", default=d_ff),  # of Llama 4's dense blocks
+        n_experts=n_experts,
+        d_expert=d_expert,
+        top_k=top_k,
+        n_shared_experts=n_shared_experts,
+        n_dense_blocks=n_dense_blocks,
+    )
+
+
+def _shared_experts(read: _Config, d_expert: int) -> int:
+    """How many experts all tokens use, in widths of a routed expert."""
+    if read.text("model_type").startswith("llama4"):
+        return 1  # every mixture has one, which its config.json does not say
+    n_shared = read.number("n_shared_experts", default=0)
+    return n_shared or read.number("shared_expert_intermediate_size", default=0) // d_expert
 
 
 def read(model: str | os.PathLike | Json) -> PublishedModel:
@@ -379,7 +373,7 @@ def read(model: str | os.PathLike | Json) -> PublishedModel:
     if not isinstance(config, dict):
         raise UserError(f"{path}: expected a config.json, an object of a model's sizes")
     name = printable(str(config.get("name") or config.get("_name_or_path") or model))
-    published = PublishedModel(name, config.get("text_config") or config, path)
+    published = of_config(name, config.get("text_config") or config, path)
     if "vision_config" in config:
-        published.notes.append(VISION)
+        return dataclasses.replace(published, notes=(*published.notes, VISION))
     return published

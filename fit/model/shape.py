@@ -152,6 +152,16 @@ class ModelShape:
         """Parameters that one token uses, without norms and routers (Eq. 12), with embedding and head."""
         return self.dense_weights + self.chosen_weights + self.embedding_and_head
 
+    def exact_parameters(self, rms_norms: bool, final_norm: bool) -> Numbers:
+        """Every weight, with routers and norms.
+
+        Args:
+          rms_norms: whether norms have no bias, and each head's queries and keys have one, too.
+          final_norm: whether a norm precedes the head. It has no bias.
+        """
+        of_block = 2 * (self.d_model + self.head_dim) if rms_norms else 4 * self.d_model
+        return self.n_total + self.routers + self.n_blocks * of_block + final_norm * self.d_model
+
     @property
     def chosen_share(self) -> Numbers:
         """Share of the experts that a token chooses; 1 for a dense model."""

@@ -98,7 +98,7 @@ class StepCost:
     @property
     def tokens_per_second(self) -> Numbers:
         """Tokens per second of one device."""
-        return self.counts.tokens / self.seconds
+        return self.counts.layout.tokens_per_device / self.seconds
 
     @property
     def device_bytes(self) -> Numbers:
@@ -136,11 +136,13 @@ def timed(counts: StepCounts, chip: Chip, efficiencies: Efficiencies) -> StepCos
     slow = chip.between / chip.devices * efficiencies.between
     products = counts.large / (peak * efficiencies.of_width(counts.large_width))
     grouped_peak = peak * efficiencies.grouped * efficiencies.of_width(counts.grouped_width)
-    experts = counts.grouped * counts.imbalance / grouped_peak
+    experts = counts.grouped * counts.layout.imbalance / grouped_peak
     attention = counts.attention / (peak * efficiencies.attention)
     main_memory = counts.main_memory / (chip.bandwidth / chip.devices * efficiencies.memory)
     work = products + experts + attention + main_memory
-    exposed = (counts.all_to_all / fast + counts.all_to_all_between / slow) * counts.imbalance + counts.sums / fast
+    exposed = (
+        counts.all_to_all / fast + counts.all_to_all_between / slow
+    ) * counts.layout.imbalance + counts.sums / fast
     sending = np.maximum((counts.weights + counts.gradients + counts.copies) / fast, counts.between / slow)
     return StepCost(
         counts=counts,

@@ -66,7 +66,7 @@ class StepCounts:
     """Work, traffic and memory of a device in a step.
 
     Attributes:
-      tokens: its share of the batch.
+      shape, layout: what is counted.
       large: FLOPs of projections, dense layers and head.
       grouped: FLOPs of routed experts.
       attention: FLOPs of scores and values.
@@ -74,21 +74,18 @@ class StepCounts:
       main_memory: bytes of main memory read or written.
       weights: bytes that leave the device as gathered weights.
       gradients: bytes that leave it as gradients summed over the data axis.
-      copies: bytes that leave it as gradients of what each device of the expert axis has a copy of.
+      copies: bytes that leave it as gradients of weights of which each device of the expert axis has a copy.
       all_to_all: bytes of tokens to experts and back, over the fast network.
       all_to_all_between: the same, over the network between domains.
       sums: bytes that leave it as activations summed over the model axis.
-      between: bytes of weights and gradients that leave the fast network.
+      between: bytes of weights, gradients and copies that leave the fast network.
       layers: blocks times microbatches.
       mixture_layers: those of them with a mixture.
       bubble: idle time of the pipeline over working time.
-      imbalance: load of the busiest device of the expert axis over its fair share.
-      state: bytes of memory that parameters take: weights, moments and gradients.
-      activations: bytes of memory that blocks leave for the backward pass.
-      at_work: bytes of memory of the block, or of the loss, at work.
     """
 
-    tokens: Numbers
+    shape: ModelShape
+    layout: Layout
     large: Numbers
     grouped: Numbers
     attention: Numbers
@@ -105,10 +102,6 @@ class StepCounts:
     layers: Numbers
     mixture_layers: Numbers
     bubble: Numbers
-    imbalance: Numbers
-    state: Numbers
-    activations: Numbers
-    at_work: Numbers
 
     @property
     def flops(self) -> Numbers:
@@ -123,8 +116,8 @@ class StepCounts:
 
     @property
     def device_bytes(self) -> Numbers:
-        """Memory of a device."""
-        return self.state + self.activations + self.at_work
+        """Memory of a device: of parameters, of what blocks leave for the backward pass, of what is at work."""
+        return memory_of(self.shape, self.layout)
 
 
 def leaving(n: Numbers) -> Numbers:
@@ -150,9 +143,9 @@ def count(shape: ModelShape, layout: Layout, domain: Numbers, gathers_between: A
     large_width, grouped_width = _product_widths(shape, layout)
     n_microbatches = layout.n_microbatches
     layers = shape.n_blocks / layout.pipeline * n_microbatches
-    state, activations, at_work = _device_bytes(shape, layout)
     return StepCounts(
-        tokens=layout.tokens_per_device,
+        shape=shape,
+        layout=layout,
         large=large,
         grouped=grouped,
         attention=attention,
@@ -163,10 +156,6 @@ def count(shape: ModelShape, layout: Layout, domain: Numbers, gathers_between: A
         layers=layers,
         mixture_layers=layers * shape.n_mixtures / shape.n_blocks,
         bubble=(layout.pipeline - 1) / n_microbatches / INTERLEAVED,
-        imbalance=layout.imbalance,
-        state=state,
-        activations=activations,
-        at_work=at_work,
     )
 
 
@@ -360,8 +349,10 @@ def _traffic(shape: ModelShape, layout: Layout, domain: Numbers, gathers_between
     # routed weights are exchanged over the data axis, all others over the devices that store their rows
     sent_by_expert = np.where(gathers_between, gathers * at_expert + expert_gradients, 2 * expert_gradients)
     sent = np.where(gathers_between, weights + gradients, 2 * gradients)
-    over_data = sent_by_expert * _crossing(layout, domain, layout.data)
-    over_rows = (sent - sent_by_expert) * _crossing(layout, domain, spread.rows)
+    over_data = sent_by_expert * _crossing(layout.n_devices, domain, layout.data)
+    over_rows = (sent - sent_by_expert) * _crossing(layout.n_devices, domain, spread.rows)
+    # copies lie next to each other on the expert axis, which is inside of the data axis
+    over_copies = copies * _crossing(layout.expert * layout.model, domain, spread.copies)
     # the share of the expert axis that lies in other domains
     beyond = np.maximum(0.0, 1 - domain / (layout.expert * layout.model))
     outside = np.where(np.greater(layout.expert, 1), beyond, 0.0)
@@ -372,7 +363,7 @@ def _traffic(shape: ModelShape, layout: Layout, domain: Numbers, gathers_between
         all_to_all=all_to_all * (1 - outside),
         all_to_all_between=all_to_all * outside,
         sums=sums,
-        between=(over_data + over_rows) * n_microbatches,
+        between=(over_data + over_rows + over_copies) * n_microbatches,
     )
 
 
@@ -388,33 +379,27 @@ def _embedding_numbers(shape: ModelShape, layout: Layout, spread: _Spread) -> Nu
     return np.minimum(shape.head * leaving(spread.rows), slices) / layout.pipeline
 
 
-def _crossing(layout: Layout, domain: Numbers, axis: Numbers) -> Numbers:
+def _crossing(n_devices: Numbers, domain: Numbers, axis: Numbers) -> Numbers:
     """The share of what is exchanged over an axis that leaves a device's domain.
 
     Args:
-      layout: the layout.
+      n_devices: devices of the axis and of all axes inside of it.
       domain: devices that the fast network joins.
       axis: devices of the axis; those of one place on it are neighbours.
     """
-    n_domains = np.maximum(1.0, layout.n_devices / domain)
-    neighbours = layout.n_devices / axis
+    n_domains = np.maximum(1.0, n_devices / domain)
+    neighbours = n_devices / axis
     # devices of the axis within a domain, which share what they exchange with others
-    group = np.maximum(1.0, np.minimum(domain, layout.n_devices) / neighbours)
+    group = np.maximum(1.0, np.minimum(domain, n_devices) / neighbours)
     share = leaving(n_domains) / np.maximum(leaving(axis), 1e-9) / group
     return np.where(np.greater(axis, 1), share, 0.0)
 
 
 def memory_of(shape: ModelShape, layout: Layout) -> Numbers:
     """Memory of a device in a step, as StepCounts.device_bytes has it."""
-    state, activations, at_work = _device_bytes(shape, layout)
-    return state + activations + at_work
-
-
-def _device_bytes(shape: ModelShape, layout: Layout) -> tuple[Numbers, Numbers, Numbers]:
-    """Bytes of a device for (parameters, what blocks leave for the backward pass, the block or the loss at work)."""
     memory = memory_by_tokens(shape, layout)
     tokens = layout.batch_tokens / layout.n_microbatches / (layout.data * layout.expert)
-    return memory.state(layout.n_microbatches > 1), memory.activations(tokens), memory.at_work(tokens)
+    return memory.state(layout.n_microbatches > 1) + memory.activations(tokens) + memory.at_work(tokens)
 
 
 @dataclasses.dataclass(frozen=True)

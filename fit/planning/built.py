@@ -8,11 +8,11 @@ from fit.aliases import Json
 from fit.fitted_law.law import Law
 from fit.model import hardware
 from fit.model.architecture import Architecture, Model, training_flops
-from fit.planning import recipe, solve
-from fit.planning.candidates import Models
+from fit.planning import candidates, recipe, solve
+from fit.planning.candidates import ModelGrid
 from fit.planning.constraints import Chips
 from fit.planning.extrapolation import extrapolation_of
-from fit.planning.mesh import PlannedMesh
+from fit.planning.mesh import PlannedLayout
 from fit.planning.results import Buildable, Optimum
 
 
@@ -35,7 +35,7 @@ class Chosen:
     n_tokens: int
     memory_bytes: float
     law_experts: float | None = None
-    layout: PlannedMesh | None = None
+    layout: PlannedLayout | None = None
     speed: float | None = None
 
 
@@ -52,7 +52,7 @@ def on_chips(best: solve.Best) -> Chosen:
     )
 
 
-def grid_model(question: solve.Question, models: Models, row: int) -> Model:
+def grid_model(question: solve.Question, models: ModelGrid, row: int) -> Model:
     """A shape of the grid as a Model."""
     style = hardware.style_of(question.architecture, models.as_published, question.request.fixed)
     shape = models.shape
@@ -61,7 +61,7 @@ def grid_model(question: solve.Question, models: Models, row: int) -> Model:
     return hardware.built(question.padded, style, width, n_blocks, int(np.asarray(shape.n_experts)))
 
 
-def layout_of(best: solve.Best) -> PlannedMesh:
+def layout_of(best: solve.Best) -> PlannedLayout:
     """How the chips train a candidate."""
     problem = best.problem
     candidate = best.candidate
@@ -69,14 +69,17 @@ def layout_of(best: solve.Best) -> PlannedMesh:
     batch = int(candidate.batch_tokens[0])
     at_once = int(candidate.microbatch_tokens[0])
     device_bytes, sent_bytes = solve.bytes_of(best)
-    layout = PlannedMesh(
+    layout = PlannedLayout(
+        batch_tokens=batch,
+        sequence=candidates.sequence_of(problem.law, models.as_published),
         data=int(candidate.data[0]),
         expert=int(candidate.expert[0]),
         model=int(candidate.model[0]),
         remat=problem.grid.remats[int(candidate.remat[0])],
         microbatch_tokens=0 if at_once == batch else at_once,
+        flash=models.as_published,
         group_tokens=int(candidate.group_tokens[0]),
-        batch_tokens=recipe.ramp_on_mesh(batch, int(candidate.unit[0]), best.n_tokens, models.as_published),
+        ramp=recipe.ramp_on_mesh(batch, int(candidate.unit[0]), best.n_tokens, models.as_published),
         device_bytes=device_bytes,
         sent_bytes=sent_bytes,
     )
@@ -86,9 +89,9 @@ def layout_of(best: solve.Best) -> PlannedMesh:
     return dataclasses.replace(layout, sending_share=share)
 
 
-def sending_share(layout: PlannedMesh, n_active: float, n_experts: int, chips: Chips) -> float:
+def sending_share(layout: PlannedLayout, n_active: float, n_experts: int, chips: Chips) -> float:
     """Seconds of sending in a step, at the peak of the chips' links, over seconds of computing it at their MFU."""
-    batch = layout.batch_tokens[-1][1]
+    batch = layout.ramp[-1][1]
     computing = training_flops(n_active, batch) / chips.rate(max(n_experts, 1))
     return layout.sent_bytes * chips.n_devices / chips.count / chips.chip.network / computing
 
@@ -106,22 +109,25 @@ def buildable_of(
       family: Whether it is built like a published model.
     """
     model = chosen.model
-    batches = chosen.layout.batch_tokens if chosen.layout else None
+    shape = model.shape
+    n_active = int(shape.n_active)
+    n_total = int(shape.n_total)
+    batches = chosen.layout.ramp if chosen.layout else None
     run_recipe = recipe.recipe_of(law, model, chosen.n_tokens, family, batches)
-    shape: Json = dict(model.shape)
-    forward = model.exact_flops_per_token(run_recipe.sequence)
+    fields: Json = dict(model.fields)
+    forward = int(shape.forward_flops(run_recipe.sequence))
     built = Buildable(
         n_experts=model.n_experts,
-        **shape,
+        **fields,
         law_experts=chosen.law_experts,
-        n_active=model.n_active,
-        n_total=model.n_total,
+        n_active=n_active,
+        n_total=n_total,
         exact_parameters=run_recipe.exact_parameters(model),
         n_tokens=chosen.n_tokens,
         loss=chosen.loss,
         loss_of_building=chosen.loss - best.loss,
         memory_bytes=chosen.memory_bytes,
-        training_flops=training_flops(model.n_active, chosen.n_tokens),
+        training_flops=training_flops(n_active, chosen.n_tokens),
         exact_forward_flops_per_token=forward,
         exact_training_flops=3 * forward * chosen.n_tokens,
         **run_recipe.row(),
@@ -131,10 +137,10 @@ def buildable_of(
             law,
             architecture,
             n_experts=model.n_experts if chosen.law_experts is None else chosen.law_experts,
-            n_active=model.n_active,
+            n_active=n_active,
             n_tokens=chosen.n_tokens,
-            n_total=model.n_total,
-            shape=(model.d_model, model.n_blocks),
+            n_total=n_total,
+            shape=(fields["d_model"], fields["n_blocks"]),
         ),
         modelled_speed=chosen.speed,
         explicit=() if chosen.law_experts is None else ("layout",),

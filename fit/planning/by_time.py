@@ -78,7 +78,7 @@ def measured_runs(
         routed = int(float(row["n_experts"]))
         model = _model_of(law, architecture, request, width, routed)
         columns = {name: measured.whole(row, name, f"--speeds={path}") for name in MODEL_FIELDS if row.get(name)}
-        return ModelShape.of_config(model.shape | dict(n_experts=routed) | columns)
+        return ModelShape.of_config(model.fields | dict(n_experts=routed) | columns)
 
     return measured.read_own(path, shape_of, chips.kind, chips.count, recipe.PRETRAIN_SEQUENCE)
 
@@ -136,8 +136,7 @@ def against_flops(
     solved = optimum.optima(law, architecture, by_flops, experts)
     chosen = int(solved.n_experts[int(np.nanargmin(solved.loss))])
     problem = solve.problem_of(law, architecture, constraints)
-    assert constraints.clock is not None
-    hours = float(np.asarray(constraints.clock.hours))
+    hours = float(np.asarray(constraints.hours))
     return _comparison(problem, hours, chosen, best["n_experts"], n_active, best["n_tokens"])
 
 

@@ -105,12 +105,11 @@ class Problem(Question):
 
 
 @dataclasses.dataclass(frozen=True)
-class Models:
+class ModelGrid:
     """The shapes with one number of experts and one recipe: arrays [n_shapes].
 
     Attributes:
-      shape: Fields of config.model.
-      n_active, n_total: Parameters with embedding and head.
+      shape: Fields of config.model, and their counts.
       uncounted: Parameters of embedding and head that the law does not count.
       as_published: Whether recipe and style are those of published models, else of the law's runs.
       law_experts: Experts as the law counts them.
@@ -122,8 +121,6 @@ class Models:
     """
 
     shape: ModelShape
-    n_active: Array
-    n_total: Array
     uncounted: Array
     as_published: bool
     law_experts: float
@@ -133,6 +130,16 @@ class Models:
     most_tokens: Array
     batch_laws: rates.BatchLaws
     limited_by: Array
+
+    @functools.cached_property
+    def n_active(self) -> Array:
+        """Active parameters with embedding and head."""
+        return np.asarray(self.shape.n_active)
+
+    @functools.cached_property
+    def n_total(self) -> Array:
+        """All parameters with embedding and head."""
+        return np.asarray(self.shape.n_total)
 
     def has_recipe(self, n_tokens: Array) -> Array:
         """Whether a run of each model on so many tokens has this recipe, [n_shapes]."""
@@ -154,7 +161,7 @@ def take(shape: ModelShape, rows: Array) -> ModelShape:
 
 
 def loss_of(
-    problem: Question, models: Models, rows: Array | slice, n_tokens: Array, coefficients: ByName | None = None
+    problem: Question, models: ModelGrid, rows: Array | slice, n_tokens: Array, coefficients: ByName | None = None
 ) -> Array:
     """The law's loss of shapes on so many tokens, infinite on less than one.
 
@@ -178,7 +185,7 @@ def loss_of(
     return np.where(n_tokens >= 1, loss, np.inf)
 
 
-def models_of(problem: Question, n_experts: float) -> list[Models]:
+def models_of(problem: Question, n_experts: float) -> list[ModelGrid]:
     """The models with one number of experts as the law counts them, by recipe: that of the runs, then the published."""
     architecture = problem.architecture
     if not architecture.has_enough_experts(n_experts):
@@ -198,7 +205,7 @@ def nearest_experts(architecture: Architecture, n_experts: float) -> int:
     return min(hardware.whole_experts(architecture, n_experts), key=distance)
 
 
-def _models(problem: Question, routed: int, as_published: bool) -> Models:
+def _models(problem: Question, routed: int, as_published: bool) -> ModelGrid:
     """The models of one recipe. `routed`: experts as the trainer counts them."""
     style = hardware.style_of(problem.padded, as_published, problem.request.fixed)
     shape = grid_lib.shapes(problem.grid, problem.padded, style, routed)
@@ -208,12 +215,12 @@ def _models(problem: Question, routed: int, as_published: bool) -> Models:
     return _described(problem, architecture, take(shape, rows), as_published, least[rows], most[rows])
 
 
-def whole_models(question: Question, n_experts: float, models: list[Model]) -> Models:
+def whole_models(question: Question, n_experts: float, models: list[Model]) -> ModelGrid:
     """Models of whole blocks and heads of the architecture's own shape, with the recipe of the law's runs."""
     fields = {}
     for name in (*grid_lib.SHAPE_FIELDS, "n_blocks"):
-        fields[name] = np.array([getattr(model.counts, name) for model in models], float)
-    shape = dataclasses.replace(models[0].counts, **fields)
+        fields[name] = np.array([getattr(model.shape, name) for model in models], float)
+    shape = dataclasses.replace(models[0].shape, **fields)
     no_tokens = np.zeros(len(models))
     described = _described(question, question.architecture, shape, False, no_tokens, np.full(len(models), np.inf))
     return dataclasses.replace(described, law_experts=n_experts)
@@ -247,17 +254,16 @@ def _tokens_of_recipe(problem: Question, shape: ModelShape, as_published: bool) 
 
 def _described(  # noqa: PLR0913  what describes models
     problem: Question, architecture: Architecture, shape: ModelShape, as_published: bool, least: Array, most: Array
-) -> Models:
-    """The Models of these shapes of an architecture. least, most: least_tokens and most_tokens of Models."""
+) -> ModelGrid:
+    """The ModelGrid of these shapes of an architecture. least, most: least_tokens and most_tokens of ModelGrid."""
     limits = problem.limits
     routed = int(np.asarray(shape.n_experts))
-    exact = _exact_parameters(shape, architecture, as_published)
+    final_norm = as_published or architecture.final_norm
+    exact = np.asarray(shape.exact_parameters(as_published, final_norm))
     cache_bytes = np.asarray(limits.bytes_per_kv_element * shape.kv_elements(limits.kv_tokens))
     memory_bytes = limits.bytes_per_parameter * exact + cache_bytes
-    return Models(
+    return ModelGrid(
         shape=shape,
-        n_active=np.asarray(shape.n_active),
-        n_total=np.asarray(shape.n_total),
         uncounted=own_counts.uncounted_rows(problem.law, architecture) * np.asarray(shape.d_model),
         as_published=as_published,
         law_experts=hardware.law_experts(problem.architecture, routed),
@@ -268,15 +274,6 @@ def _described(  # noqa: PLR0913  what describes models
         batch_laws=recipe.batch_laws_of(problem.law, shape),
         limited_by=_limited_by(limits, shape, memory_bytes, cache_bytes),
     )
-
-
-def _exact_parameters(shape: ModelShape, architecture: Architecture, as_published: bool) -> Array:
-    """All weights of models, with the norms of their recipe."""
-    if as_published:  # RMSNorms without bias, also of each head's queries and keys and before the model's head
-        norms = shape.n_blocks * 2 * (shape.d_model + shape.head_dim) + shape.d_model
-    else:
-        norms = (4 * shape.n_blocks + architecture.final_norm) * shape.d_model
-    return np.asarray(shape.n_total + shape.routers + norms)
 
 
 def _limited_by(limits: Constraints, shape: ModelShape, memory_bytes: Array, cache_bytes: Array) -> Array:
@@ -310,7 +307,7 @@ class Candidates:
       least, most: Training tokens from which, and up to which, the batch is allowed.
     """
 
-    models: Models
+    models: ModelGrid
     row: Array
     chips: Array
     data: Array
@@ -343,20 +340,18 @@ def joined(parts: list[Candidates]) -> Candidates:
     return Candidates(parts[0].models, *(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
 
-def least_seconds(problem: Problem, models: Models) -> Array:
+def least_seconds(problem: Problem, models: ModelGrid) -> Array:
     """A lower bound of the seconds of a token on one chip, in any layout: those of products and memory alone."""
     chip = problem.chips.chip
     reached = problem.calibration.efficiencies(problem.chips.kind)
-    least = np.full(models.exact_parameters.shape, np.inf)
-    for remat in problem.grid.remats:
-        layout = Layout(
-            batch_tokens=IDEAL_BATCH,
-            sequence=sequence_of(problem.law, models.as_published),
-            remat=remat,
-            flash=models.as_published,
-        )
-        least = np.minimum(least, step_cost(models.shape, layout, chip, reached).seconds)
-    return least / IDEAL_BATCH / chip.devices * (1 - 1e-9)
+    layout = Layout(
+        batch_tokens=IDEAL_BATCH,
+        sequence=sequence_of(problem.law, models.as_published),
+        remat=np.array(problem.grid.remats)[:, None],
+        flash=models.as_published,
+    )
+    seconds = np.asarray(step_cost(models.shape, layout, chip, reached).seconds)  # [n_remats, n_shapes]
+    return seconds.min(axis=0) / IDEAL_BATCH / chip.devices * (1 - 1e-9)
 
 
 def sequence_of(law: Law, as_published: bool) -> int:
@@ -367,7 +362,7 @@ def sequence_of(law: Law, as_published: bool) -> int:
 
 
 def in_hours(
-    problem: Problem, by_recipe: list[Models], hours: tuple[float, float], at_most: float = math.inf
+    problem: Problem, by_recipe: list[ModelGrid], hours: tuple[float, float], at_most: float = math.inf
 ) -> list[Candidates]:
     """The candidates that could be the best between two numbers of hours, or lose little more.
 
@@ -397,12 +392,12 @@ def in_hours(
     return [found[i] for i in sorted(found)]
 
 
-def least_loss(problem: Problem, models: Models, hours: float) -> float:
+def least_loss(problem: Problem, models: ModelGrid, hours: float) -> float:
     """A lower bound of the losses of all shapes in so many hours; infinite where limits exclude them all."""
     return _Search(problem, models, (hours, hours)).least_loss
 
 
-def on_tokens(problem: Problem, models: Models, rows: Array, n_tokens: Array) -> Candidates | None:
+def on_tokens(problem: Problem, models: ModelGrid, rows: Array, n_tokens: Array) -> Candidates | None:
     """The candidates of shapes that may be trained on so many tokens.
 
     Args:
@@ -419,11 +414,11 @@ def on_tokens(problem: Problem, models: Models, rows: Array, n_tokens: Array) ->
     return joined(parts) if parts else None
 
 
-def trained_on(problem: Problem, models: Models, rows: Array, n_tokens: Array) -> Array:
+def trained_on(problem: Problem, models: ModelGrid, rows: Array, n_tokens: Array) -> Array:
     """Those of the rows that have candidates. The arguments are those of `on_tokens`."""
     search = _Search(problem, models, n_tokens=n_tokens)
-    trained = [part.row for part in search.fitting(rows, search.counts)]
-    return np.unique(np.concatenate(trained)) if trained else np.empty(0, int)
+    fitting = search.fitting(rows, search.counts)
+    return np.empty(0, int) if fitting is None else np.unique(fitting.row)
 
 
 class _Search:
@@ -432,7 +427,7 @@ class _Search:
     def __init__(
         self,
         problem: Problem,
-        models: Models,
+        models: ModelGrid,
         hours: tuple[float, float] = (math.inf, math.inf),
         n_tokens: Array | None = None,
     ) -> None:
@@ -512,9 +507,11 @@ class _Search:
     def in_layouts(self, rows: Array) -> Iterator[Candidates]:
         """The candidates of these shapes whose bound is at most at_most: on all chips, then on fewer."""
         reached = self.problem.calibration.efficiencies(self.problem.chips.kind)
+        remats = np.array(self.problem.grid.remats)
         for counts in (self.counts[-1:], self.counts[:-1]):
-            for part in self.fitting(rows, counts):
-                layout = layout_of(self.problem, part, self.problem.grid.remats[part.remat[0]])
+            part = self.fitting(rows, counts)
+            if part is not None:
+                layout = layout_of(self.problem, part, remats[part.remat])
                 seconds = step_cost(self.models.of(part.row), layout, self.problem.chips.chip, reached).seconds
                 part = dataclasses.replace(part, seconds_per_token=np.asarray(seconds) / part.batch_tokens)
                 self._keep_fastest(part)
@@ -529,21 +526,24 @@ class _Search:
             seconds = np.where(is_limited, np.inf, seconds)
         np.minimum.at(self.fastest, part.row, seconds)
 
-    def fitting(self, rows: Array, counts: Array) -> Iterator[Candidates]:
-        """As in_layouts on so many chips, without their seconds: what the devices hold."""
+    def fitting(self, rows: Array, counts: Array) -> Candidates | None:
+        """The candidates of these shapes on so many chips that the devices hold, without their seconds."""
         rows = rows[self.holds_weights[rows]]
         if not len(rows):
-            return
+            return None
         pairs = self._pairs(rows, counts)
         batches, pair = self._with_batches(pairs)
-        for i, remat in enumerate(self.problem.grid.remats):
-            if self.problem.request.fixed_mesh.remat not in (None, remat):
-                continue
-            at_once = self._tokens_at_once(batches, *(most[pair] for most in self._most_at_once(pairs, remat)))
-            fits = np.flatnonzero(at_once)
-            if len(fits):
-                remat_of_part = np.full(len(fits), i)
-                yield dataclasses.replace(batches.part(fits), microbatch_tokens=at_once[fits], remat=remat_of_part)
+        if not len(pair):
+            return None
+        fixed = self.problem.request.fixed_mesh.remat
+        remats = np.array([i for i, remat in enumerate(self.problem.grid.remats) if fixed in (None, remat)])
+        names = np.array(self.problem.grid.remats)[remats]
+        most_whole, most_of_part = self._most_at_once(pairs, names[:, None])
+        at_once = self._tokens_at_once(batches, most_whole[:, pair], most_of_part[:, pair])
+        i, j = np.nonzero(at_once)
+        if not len(j):
+            return None
+        return dataclasses.replace(batches.part(j), microbatch_tokens=at_once[i, j], remat=remats[i])
 
     def _pairs(self, rows: Array, counts: Array) -> Candidates:
         """The shapes on all meshes that divide them and hold their weights."""
@@ -564,6 +564,8 @@ class _Search:
         sequence = sequence_of(problem.law, self.models.as_published)
         has_narrow_experts = problem.architecture.granularity != 1
         fits = mesh.divides(shape, sequence, has_narrow_experts, data, expert, model)
+        if np.all(np.equal(shape.n_experts, 1)):
+            fits = _shortest_expert_axes(fits, count, model)
         # devices hold at least the weights, each a part of those of its model axis
         stored = (shape.routed_weights + shape.dense_weights) / model + shape.embedding_and_head
         fits &= STATE * stored / (data * expert) <= chips.room * chips.device_memory
@@ -611,9 +613,12 @@ class _Search:
         least, most = rates.tokens_of_batches(self.models.batch_laws, pairs.row, np.log(batch))
         return batch, np.ceil(least), most
 
-    def _most_at_once(self, pairs: Candidates, remat: str) -> tuple[Array, Array]:
-        """The most tokens at once that all devices of meshes hold: of (a whole batch, a part of a batch)."""
-        memory = memory_by_tokens(self.models.of(pairs.row), layout_of(self.problem, pairs, remat))
+    def _most_at_once(self, pairs: Candidates, remats: Array) -> tuple[Array, Array]:
+        """The most tokens at once that all devices of meshes hold: of (a whole batch, a part of a batch).
+
+        remats: [n_remats, 1]. The results are [n_remats, n].
+        """
+        memory = memory_by_tokens(self.models.of(pairs.row), layout_of(self.problem, pairs, remats))
         limit = self.problem.chips.room * self.problem.chips.device_memory
         devices = pairs.data * pairs.expert
         return devices * memory.most_tokens(limit, False), devices * memory.most_tokens(limit, True)
@@ -622,7 +627,7 @@ class _Search:
         """The most tokens at once that devices hold: the whole batch, else a part of the first batch; 0 for none.
 
         A part is the first batch, or half of it, a quarter, ..., of whole units. most_whole, most_of_part: as
-        _most_at_once has them.
+        _most_at_once has them, for each batch.
         """
         whole = batches.batch_tokens
         first = recipe.first_batch(whole, batches.unit, self.models.as_published)
@@ -634,8 +639,8 @@ class _Search:
         return np.where(whole <= most_whole, whole, part)
 
 
-def layout_of(problem: Problem, candidates: Candidates, remat: str) -> Layout:
-    """The layouts of candidates of one remat."""
+def layout_of(problem: Problem, candidates: Candidates, remat: str | Array) -> Layout:
+    """The layouts of candidates with one remat, or with one for each."""
     return Layout(
         batch_tokens=candidates.batch_tokens,
         sequence=sequence_of(problem.law, candidates.models.as_published),
@@ -648,7 +653,23 @@ def layout_of(problem: Problem, candidates: Candidates, remat: str) -> Layout:
     )
 
 
-def _without_batch(models: Models, row: Array, meshes: Array, group: Array) -> Candidates:
+def _shortest_expert_axes(fits: Array, count: Array, model: Array) -> Array:
+    """Of the meshes that fit dense models [n_shapes, n_meshes], those of the shortest expert axis.
+
+    A longer one divides the same tokens over as many devices, and at most stores the weights in more copies.
+
+    Args:
+      fits: whether a mesh fits a model.
+      count, model: number of chips and model axis of each mesh; those alike in both stand together, by expert axis.
+    """
+    is_first = np.diff(count, prepend=-1).astype(bool) | np.diff(model, prepend=-1).astype(bool)
+    start = np.maximum.accumulate(np.where(is_first, np.arange(len(count)), 0))
+    n_up_to = np.cumsum(fits, axis=1)
+    n_before = (n_up_to - fits)[:, start]
+    return fits & (n_up_to - n_before == 1)
+
+
+def _without_batch(models: ModelGrid, row: Array, meshes: Array, group: Array) -> Candidates:
     """Shapes on meshes, without a batch yet. meshes: chips, data, expert and model of each, [4, n]."""
     unset = np.zeros(len(row))
     chips, data, expert, model = meshes

@@ -20,7 +20,7 @@ from fit.model import hardware
 from fit.model.architecture import ROUNDED, Architecture, Model
 from fit.planning import candidates, optimum, solve
 from fit.planning.built import Chosen, grid_model, on_chips
-from fit.planning.candidates import Candidates, Models, Problem, Question
+from fit.planning.candidates import Candidates, ModelGrid, Problem, Question
 from fit.planning.grid import Grid
 from fit.planning.results import Optimum
 
@@ -97,7 +97,7 @@ def _grid_for(d_model: float) -> Grid:
     return dataclasses.replace(grid, widths=(*grid.widths, *wider[:: math.ceil(len(wider) / MOST_WIDTHS)]))
 
 
-def _by_recipe(question: Question, planned: Optimum) -> Iterator[tuple[Models, Array, Array]]:
+def _by_recipe(question: Question, planned: Optimum) -> Iterator[tuple[ModelGrid, Array, Array]]:
     """(models, training tokens of each, loss of each) with as many experts as an optimum, in parts of the grid.
 
     Tokens and losses are [n_shapes]. The loss is infinite where limits exclude a model.
@@ -133,7 +133,7 @@ def _preferred(question: Question, planned: Optimum) -> Chosen | None:
     return chosen
 
 
-def _shape_penalty(question: Question, models: Models, planned: Optimum) -> Array:
+def _shape_penalty(question: Question, models: ModelGrid, planned: Optimum) -> Array:
     """How far ratios are from the style's and sizes from the planned one, [n_shapes]: the sum of |ln factor|."""
     shape = models.shape
     style = hardware.style_of(question.architecture, models.as_published, question.request.fixed)

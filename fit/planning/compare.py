@@ -54,7 +54,7 @@ def compare(laws: Sequence[Law], options: BudgetOptions) -> Comparison:
     Raises:
       UserError: No law has a feasible model, or a law cannot be planned with.
     """
-    question = Question(
+    question = SharedQuestion(
         shape=options.shape_fields,
         constraints=options.constraints_of_all_laws(),
         experts=options.experts,
@@ -71,8 +71,8 @@ def compare(laws: Sequence[Law], options: BudgetOptions) -> Comparison:
 
 
 @dataclasses.dataclass(frozen=True)
-class Question:
-    """Answers by every law of a comparison.
+class SharedQuestion:
+    """A question to every law of a comparison.
 
     Attributes:
       shape: {field of Architecture: value}: vocab_size, width_per_block, and others where they are given.
@@ -95,8 +95,8 @@ class Question:
     speeds: str | None = None
 
 
-def compare_laws(laws: Sequence[Law], question: Question) -> Comparison:
-    """As `compare`, of a Question."""
+def compare_laws(laws: Sequence[Law], question: SharedQuestion) -> Comparison:
+    """As `compare`, without its options."""
     answers: list[LawAnswer] = []
     infeasible: list[NoAnswer] = []
     for law in laws:
@@ -127,9 +127,17 @@ def compare_laws(laws: Sequence[Law], question: Question) -> Comparison:
 def counts(reference: PublishedModel) -> Json:
     """The counts of a reference model; the cache in numbers, training memory in bytes without what tokens at work
     take."""
-    names = ("name", "n_active", "n_total", "n_embedding", "n_experts", "top_k", "n_shared_experts", "whole_experts")
-    names += ("notes", "cache_elements_per_token")
-    return {name: getattr(reference, name) for name in names} | dict(
+    return dict(
+        name=reference.name,
+        n_active=reference.n_active,
+        n_total=reference.n_total,
+        n_embedding=reference.n_embedding,
+        n_experts=reference.shape.n_experts,
+        top_k=reference.shape.top_k,
+        n_shared_experts=reference.shape.n_shared_experts,
+        whole_experts=reference.whole_experts,
+        notes=list(reference.notes),
+        cache_elements_per_token=reference.cache_elements_per_token,
         n_active_without_embedding=reference.n_active - reference.n_embedding,
         training_bytes=KEPT * reference.n_total,
         training_flops_per_token=training_flops(reference.n_active, 1),
@@ -142,7 +150,7 @@ def of_reference_model(reference: PublishedModel, law: Law, shape: Json, constra
     if not isinstance(constraints.flops, float):  # none, or FLOPs by number of experts
         return counts(reference)
     others = [other for other in map(load, LAWS) if other.name != law.name and other.knows_experts]
-    question = Question(shape=shape, constraints=constraints, reference=reference)
+    question = SharedQuestion(shape=shape, constraints=constraints, reference=reference)
     responses = [answer(each, question) for each in (law, *others)]
     return counts(reference) | dict(laws=[response for response in responses if isinstance(response, LawAnswer)])
 
@@ -160,12 +168,12 @@ def _reference_answer(
     if n_tokens < 1:
         return None
     its_architecture = reference.architecture()
-    uncounted = own_counts.uncounted_rows(law, its_architecture) * reference.d_model
+    uncounted = own_counts.uncounted_rows(law, its_architecture) * reference.shape.d_model
     columns = reference.columns(uncounted, bool(law.models.architecture))
     if law.only_experts is not None and not np.isclose(float(columns["n_experts"]), law.only_experts):
         return None
     loss = float(law.loss(law.coefficients, columns | dict(n_tokens=n_tokens)))
-    counted = own_counts.size(law, its_architecture, reference.n_active, reference.d_model)
+    counted = own_counts.size(law, its_architecture, reference.n_active, reference.shape.d_model)
     within = Constraints(flops=constraints.flops, inference_tokens=constraints.inference_tokens)
     least = 1e-6 * constraints.flops
     needed = target.least_flops(law, float(n_experts), architecture, within, loss, least, 1e6)
@@ -177,7 +185,7 @@ def _reference_answer(
     )
 
 
-def answer(law: Law, question: Question) -> LawAnswer | NoAnswer:
+def answer(law: Law, question: SharedQuestion) -> LawAnswer | NoAnswer:
     """The law's best architecture, its best dense one, and the reference model beside them."""
     experts = question.experts
     if experts is not None and law.of_mixtures and law.only_experts is not None and law.only_experts not in experts:
@@ -304,7 +312,7 @@ def _by_the_clock(
 
 
 def _priced(
-    law: Law, architecture: Architecture, question: Question, model: Json, experts: Array
+    law: Law, architecture: Architecture, question: SharedQuestion, model: Json, experts: Array
 ) -> tuple[Speed | None, ClockComparison | None]:
     """The speed of the best model by FLOPs, and what the same hours would choose.
 
@@ -334,7 +342,7 @@ def _splits(law: Law) -> Sequence[int]:
     return [k for k in SPLITS if all(k <= law.ranges.get(name, (1, k))[1] for name in columns)]
 
 
-def _not_read(law: Law, question: Question) -> Json:
+def _not_read(law: Law, question: SharedQuestion) -> Json:
     """{option: value} that is given but that the law has no column for."""
     not_read = {}
     kv_share = question.shape.get("kv_share")
@@ -398,7 +406,7 @@ class _Best:
     constraints: Constraints
 
 
-def _best(law: Law, question: Question, experts: Array, used: Sequence[float] | None) -> _Best:
+def _best(law: Law, question: SharedQuestion, experts: Array, used: Sequence[float] | None) -> _Best:
     """The model of the law's least loss."""
     architectures = architectures_to_try(law, question.shape, used)
     constraints = _with_hours(law, architectures[0], question)
@@ -406,9 +414,7 @@ def _best(law: Law, question: Question, experts: Array, used: Sequence[float] | 
         architecture, reached = solve.best_architecture(law, architectures, constraints, experts)
         architectures = [architecture]
         if architecture.shared == 0:  # then models of the coarse grid are models of the fine one
-            constraints = dataclasses.replace(
-                constraints, clock=dataclasses.replace(constraints.clock, at_most=reached)
-            )
+            constraints = constraints.with_clock(at_most=reached)
     elif len(architectures) > 1 and constraints.chips is not None and constraints.request is not None:
         # the sizes that chips hold are those of the paper's shapes here, which are known at once
         coarse = dataclasses.replace(question, constraints=dataclasses.replace(constraints, request=None))
@@ -426,11 +432,11 @@ def _best(law: Law, question: Question, experts: Array, used: Sequence[float] | 
     return best or _Best(None, architectures[0], 0, constraints)
 
 
-def _with_hours(law: Law, architecture: Architecture, question: Question) -> Constraints:
+def _with_hours(law: Law, architecture: Architecture, question: SharedQuestion) -> Constraints:
     """The constraints of a question, with its hours as the budget where it has some."""
     constraints = question.constraints
     if constraints.clock is not None:
-        return dataclasses.replace(constraints, clock=dataclasses.replace(constraints.clock, at_most=math.inf))
+        return constraints.with_clock(at_most=math.inf)
     if question.hours is None:
         return constraints
     assert constraints.chips is not None and question.shapes is not None
@@ -438,7 +444,7 @@ def _with_hours(law: Law, architecture: Architecture, question: Question) -> Con
     return by_time.in_hours(constraints, question.hours, calibration, question.shapes)
 
 
-def _dense(law: Law, question: Question, constraints: Constraints, loss: float) -> DenseAnswer | None:
+def _dense(law: Law, question: SharedQuestion, constraints: Constraints, loss: float) -> DenseAnswer | None:
     """The best dense model by the law, or by the dense law of the same paper; None where none is feasible.
 
     constraints: those of the law's best model. loss: its loss.

@@ -31,20 +31,6 @@ ROOM = 0.85  # share of a device's memory that a step on a chosen mesh may take,
 
 
 @dataclasses.dataclass(frozen=True)
-class Mesh:
-    """How the chips share the training.
-
-    Attributes:
-      expert, model: devices of these axes; the data axis has the rest.
-      remat: as config.remat.
-    """
-
-    expert: int = 1
-    model: int = 1
-    remat: str = "full"
-
-
-@dataclasses.dataclass(frozen=True)
 class Chips:
     """Chips of one kind to train on.
 
@@ -54,7 +40,7 @@ class Chips:
       mfu: model FLOPs utilisation that training reaches, a number or {n_experts: number}.
       dollars_per_hour: price of one chip, or None.
       devices: chips of the same kind that serve the trained model together.
-      mesh: what to cost the training on.
+      mesh: the smallest step on the mesh to cost the training on.
       room: the share of their memory that training may take.
       serve_batch: sequences that are decoded at once, of which a plan shows the speed beside serving.BATCHES.
       mfu_is_assumed: whether nobody gave the mfu.
@@ -65,7 +51,7 @@ class Chips:
     mfu: float | dict
     dollars_per_hour: float | None = None
     devices: int = 1
-    mesh: Mesh | None = None
+    mesh: Layout | None = None
     room: float = 1.0
     serve_batch: int = BATCHES[-1]
     mfu_is_assumed: bool = False
@@ -245,9 +231,18 @@ class Constraints:
 
     def with_amount(self, amount: Any) -> Constraints:
         """These constraints with another budget of the same kind."""
-        if self.clock is None:
-            return dataclasses.replace(self, flops=amount)
-        return dataclasses.replace(self, clock=dataclasses.replace(self.clock, hours=amount))
+        return dataclasses.replace(self, flops=amount) if self.clock is None else self.with_clock(hours=amount)
+
+    @property
+    def hours(self) -> Numbers:
+        """The budget of constraints that have a clock."""
+        assert self.clock is not None
+        return self.clock.hours
+
+    def with_clock(self, **changes: Any) -> Constraints:
+        """These constraints, which have a clock, with other fields of it."""
+        assert self.clock is not None
+        return dataclasses.replace(self, clock=dataclasses.replace(self.clock, **changes))
 
     @property
     def cap(self) -> Opt:

@@ -21,8 +21,8 @@ from fit.model.chips import CHIPS
 from fit.model.layout import Layout
 from fit.model.shape import ModelShape
 from fit.planning import optimum
-from fit.planning.constraints import GROUP, Chips, Constraints, Mesh, fewest_devices, smallest_step
-from fit.planning.mesh import PlannedMesh
+from fit.planning.constraints import GROUP, Chips, Constraints, fewest_devices
+from fit.planning.mesh import PlannedLayout
 from fit.planning.results import (
     Buildable,
     BuildableCost,
@@ -265,22 +265,23 @@ def _chips_bind(
     )
 
 
-def _on_mesh(built: Buildable, shape: ModelShape, chips: Chips, mesh: Mesh, step_tokens: int | None) -> MeshCost:
-    """The memory of a device of the given mesh.
+def _on_mesh(built: Buildable, shape: ModelShape, chips: Chips, smallest: Layout, step_tokens: int | None) -> MeshCost:
+    """The memory of a device of the given mesh, of which `smallest` is the smallest step.
 
-    The memory of a step is known where its tokens are. `chips`: the fewest that hold the smallest step.
+    The memory of a step is known where its tokens are.
     """
-    data = chips.count // (mesh.expert * mesh.model)
-    axes = np.array([mesh.expert]), np.array([mesh.model])
-    fewest = fewest_devices(shape, *axes, mesh.remat, chips.chip.memory)
-    smallest = smallest_step(data, mesh.expert, mesh.model, mesh.remat)
+    remat = str(smallest.remat)
+    axes = np.array([smallest.expert]), np.array([smallest.model])
+    fewest = fewest_devices(shape, *axes, remat, chips.chip.memory)
     step_bytes = None
     if step_tokens:
         step = dataclasses.replace(smallest, **_rows_of(built), batch_tokens=step_tokens)
         step_bytes = float(step_counts.memory_of(shape, step))
     return MeshCost(
-        data=data,
-        **dataclasses.asdict(mesh),
+        data=int(smallest.data),
+        expert=int(smallest.expert),
+        model=int(smallest.model),
+        remat=remat,
         least_bytes=float(step_counts.memory_of(shape, smallest)),
         step_bytes=step_bytes,
         chips=None if fewest is None else int(fewest.n_devices),
@@ -292,7 +293,7 @@ def _rows_of(built: Buildable) -> dict[str, Any]:
     return dict(sequence=built.sequence, flash=bool(built.recipe_laws))
 
 
-def _uneven(built: Buildable, mesh: Mesh) -> Iterator[Finding]:
+def _uneven(built: Buildable, mesh: Layout) -> Iterator[Finding]:
     """Findings on what of the model the trainer does not divide over the mesh."""
     counts = [
         ("model", mesh.model, "heads", built.n_heads),
@@ -301,31 +302,32 @@ def _uneven(built: Buildable, mesh: Mesh) -> Iterator[Finding]:
     if built.n_experts > 1:
         counts.insert(0, ("expert", mesh.expert, "experts", built.experts_of_trainer))
     for axis, size, what, count in counts:
-        if count % size:
+        if count % int(size):
             yield finding("mesh_uneven", axis=axis, size=size, what=what, count=count)
 
 
-def _step_in_layout(layout: PlannedMesh, chips: Chips) -> dict[str, Any]:
+def _step_in_layout(layout: PlannedLayout, chips: Chips) -> dict[str, Any]:
     """The fields of BuildableCost on a step, where the plan has chosen how the chips share it."""
-    batch = layout.batch_tokens[-1][1]
+    batch = layout.ramp[-1][1]
+    at_once = int(layout.microbatch_tokens)
     mesh = MeshCost(
-        data=layout.data,
-        expert=layout.expert,
-        model=layout.model,
-        remat=layout.remat,
+        data=int(layout.data),
+        expert=int(layout.expert),
+        model=int(layout.model),
+        remat=str(layout.remat),
         group_tokens=layout.group_tokens,
         sent_bytes=layout.sent_bytes,
         sending_share=layout.sending_share,
         least_bytes=None,
         step_bytes=layout.device_bytes,
         chips=chips.count,
-        tokens_at_once=layout.microbatch_tokens or batch,
+        tokens_at_once=at_once or batch,
         device_memory=chips.device_memory,
     )
     return dict(
         step_tokens=batch,
         step_bytes=layout.device_bytes * chips.n_devices,
-        microbatch_tokens=layout.microbatch_tokens or None,
+        microbatch_tokens=at_once or None,
         mesh=mesh,
     )
 

@@ -51,21 +51,25 @@ class Grid:
     batches: tuple[int, ...] = BATCHES
 
     def counts_of(self, chip: Chip, most: int) -> list[int]:
-        """The numbers of chips, up to `most`, on which a plan may train: a fixed list, ascending.
+        """The numbers of chips, up to `most`, on which a plan may train: a fixed list, ascending."""
+        counts = _suitable_counts(chip) if self.counts is None else sorted(self.counts)
+        return [count for count in counts if count <= most]
 
-        These are all numbers within a machine and, beyond it, whole machines. Numbers of machines have four significant
-        bits. TPUs come in slices.
-        """
-        counts = self.counts
-        if counts is None:
-            within = range(1, chip.machine + 1)
-            unit = chip.machine
-            if not chip.gathers_between:
-                unit = TPU_SLICES[1] if chip.domain <= TPU_SLICES[1] else TPU_SLICES[0]
-                within = (2**i for i in range(unit.bit_length()))
-            units = (m << shift for m in range(1, SIGNIFICANT) for shift in range(MOST_MACHINES.bit_length()))
-            counts = (*within, *(unit * n for n in units))
-        return sorted({count for count in counts if count <= most})
+
+@functools.cache
+def _suitable_counts(chip: Chip) -> list[int]:
+    """Numbers of chips, ascending.
+
+    These are all numbers within a machine and, beyond it, whole machines. Numbers of machines have four significant
+    bits. TPUs come in slices.
+    """
+    within = range(1, chip.machine + 1)
+    unit = chip.machine
+    if not chip.gathers_between:
+        unit = TPU_SLICES[1] if chip.domain <= TPU_SLICES[1] else TPU_SLICES[0]
+        within = (2**i for i in range(unit.bit_length()))
+    units = (m << shift for m in range(1, SIGNIFICANT) for shift in range(MOST_MACHINES.bit_length()))
+    return sorted({*within, *(unit * n for n in units)})
 
 
 @dataclasses.dataclass(frozen=True)

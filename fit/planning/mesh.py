@@ -11,6 +11,7 @@ import numpy as np
 
 from fit.aliases import Array, Json, Numbers
 from fit.model import architecture
+from fit.model.layout import Layout
 from fit.model.shape import ModelShape
 
 DIVISIBILITY: Json = json.loads(
@@ -21,36 +22,23 @@ GROUP_TOKENS = 8192  # tokens that share the experts' capacity by the recipe of 
 Ramp = tuple[tuple[int, int], ...]  # ((from token, tokens of a batch), ...)
 
 
-@dataclasses.dataclass(frozen=True)
-class PlannedMesh:
-    """A mesh, and how the trainer works on it. The trainer can start it.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PlannedLayout(Layout):
+    """A layout that the trainer can start, and what a step in it takes. batch_tokens are those of the largest batch.
 
     Attributes:
-      data, expert, model: devices of the mesh's axes.
-      remat: as config.remat.
-      microbatch_tokens: tokens at once; 0 stands for the whole batch.
       group_tokens: as config.model.group_tokens.
-      batch_tokens: the ramp, each batch a multiple of what the mesh must divide.
+      ramp: the batches, each a multiple of what the mesh must divide.
       device_bytes: memory of a device in its largest step.
       sent_bytes: bytes that a device sends in a step of the largest batch.
       sending_share: seconds of sending them at the peak of the chips' links, over seconds of computing a step.
     """
 
-    data: int
-    expert: int
-    model: int
-    remat: str
-    microbatch_tokens: int
     group_tokens: int
-    batch_tokens: Ramp
+    ramp: Ramp
     device_bytes: float
     sent_bytes: float
     sending_share: float = 0.0
-
-    @property
-    def n_devices(self) -> int:
-        """Devices of the mesh."""
-        return self.data * self.expert * self.model
 
 
 def divides(

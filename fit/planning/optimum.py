@@ -236,7 +236,7 @@ def _on_plateau(slack: float, loss: Callable[[Array], Array], size: Array, small
 
 
 @dataclasses.dataclass(frozen=True)
-class _Problem:
+class _SizeProblem:
     """The question for the best size. Arrays have the common shape of the question, or broadcast with it.
 
     Attributes:
@@ -347,7 +347,7 @@ def _check_bounded(law: Law, architecture: Architecture, constraints: Constraint
 
 def _problem(
     law: Law, n_experts: Numbers, architecture: Architecture, constraints: Constraints, coefficients: ByName
-) -> _Problem:
+) -> _SizeProblem:
     """The question of `solve`, with all numbers broadcast, its bounds, and whether it is feasible."""
     limits = [limit for limit in (constraints.amount, constraints.memory_bytes) if limit is not None]
     shape = np.broadcast(*coefficients.values(), n_experts, *limits).shape
@@ -357,7 +357,7 @@ def _problem(
     feasible = (constraints.tokens(smallest) >= 1) & architecture.has_enough_experts(n_experts)
     for limit in size_limits(law, architecture, constraints):
         feasible = feasible & (limit.needed(architecture.smallest, n_experts) <= limit.limit)
-    return _Problem(
+    return _SizeProblem(
         law=law,
         architecture=architecture,
         constraints=constraints,

@@ -11,7 +11,7 @@ from fit.model.architecture import PAPER, Architecture
 from fit.model.reference_model import PUBLISHED, PublishedModel, read
 from fit.options import Options, experts, group, number, or_path, path, switch, text, unchecked, whole
 from fit.planning import cost
-from fit.planning.constraints import CHIPS, ROOM, Chips, Constraints, Mesh
+from fit.planning.constraints import CHIPS, ROOM, Chips, Constraints, smallest_step
 from fit.planning.grid import MeshRequest, ShapeRequest
 from fit.planning.groups import BytesFields, LawShapeFields, MeshFields, ModelShapeFields, ServeFields
 from fit.planning.serving import Requirement, ServingChips
@@ -273,11 +273,13 @@ class PlanOptions(BudgetOptions):
             return chips
         if chips is None:
             raise UserError(sentences.NEEDS_CHIPS.format(flag="mesh"))
-        fixed = Mesh(self.mesh.expert or 1, self.mesh.model or 1, self.mesh.remat or "full")
+        expert = self.mesh.expert or 1
+        model = self.mesh.model or 1
         count = chips.count if self.shape.paper else chips.n_devices
-        if count % (fixed.expert * fixed.model):
-            raise UserError(sentences.MESH_OF_CHIPS.format(expert=fixed.expert, model=fixed.model, count=count))
-        return dataclasses.replace(chips, mesh=fixed)
+        if count % (expert * model):
+            raise UserError(sentences.MESH_OF_CHIPS.format(expert=expert, model=model, count=count))
+        mesh = smallest_step(count // (expert * model), expert, model, self.mesh.remat or "full")
+        return dataclasses.replace(chips, mesh=mesh)
 
     @property
     def shapes(self) -> ShapeRequest | None:

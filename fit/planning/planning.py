@@ -14,6 +14,7 @@ from fit.fitted_law.law import Law
 from fit.messages import sentences
 from fit.model import hardware
 from fit.model.architecture import INFERENCE, PAPER, Architecture, training_flops
+from fit.model.layout import Layout
 from fit.planning import built as built_lib
 from fit.planning import (
     by_time,
@@ -292,7 +293,7 @@ def _priced(question: Question, optima: list[Optimum], built: Buildable | None, 
         with_costs.append(dataclasses.replace(row, cost=row_cost))
     used = None
     if built:
-        used = built.layout.n_devices // chips.chip.devices if built.layout else None
+        used = _chips_of(built.layout, chips) if built.layout else None
         built_cost = cost.cost_of_buildable(built, architecture, constraints, _in_use(chips, used))
         built = dataclasses.replace(built, cost=built_cost)
     training_chips = TrainingChips(
@@ -326,8 +327,13 @@ def _speed_of_buildable(built: Buildable, problem: Problem) -> Speed | None:
     if built.modelled_speed is None or built.layout is None:
         return by_time.speed_of_optimum(problem, built.experts_of_law, built.n_active, built.n_tokens)
     chips = problem.chips
-    used = _in_use(chips, built.layout.n_devices // chips.chip.devices)
+    used = _in_use(chips, _chips_of(built.layout, chips))
     return by_time.speed_of(problem.calibration, used, built.modelled_speed, built.n_active, built.n_tokens)
+
+
+def _chips_of(layout: Layout, chips: Chips) -> int:
+    """Number of chips of a layout."""
+    return int(layout.n_devices) // chips.chip.devices
 
 
 def _in_use(chips: Chips, count: int | None) -> Chips:
@@ -338,7 +344,7 @@ def _in_use(chips: Chips, count: int | None) -> Chips:
 def _hours(constraints: Constraints, best: Optimum) -> float | None:
     """Hours of the budget: those given, else those of the best model; None where they are not known."""
     if constraints.clock is not None:
-        return float(np.asarray(constraints.clock.hours))
+        return float(np.asarray(constraints.hours))
     return best.cost.training_hours if best.cost else None
 
 

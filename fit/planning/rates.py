@@ -18,7 +18,7 @@ import math
 import numpy as np
 
 from fit.aliases import Array, Numbers
-from fit.model.architecture import Model
+from fit.model.shape import ModelShape
 
 # A step of the grid, sqrt(2), away from the best rate costs less than 0.25% of the loss in the median of the 33 public
 # grids of step-law/steplaw, dense and mixtures.
@@ -56,7 +56,7 @@ class CountedRun:
 
 
 @dataclasses.dataclass(frozen=True)
-class RateLaw:
+class PublishedRateLaw:
     """A published law.
 
     Attributes:
@@ -87,7 +87,7 @@ class RateLaw:
         return max(1.0, *factors)
 
 
-STEP_LAW = RateLaw(
+STEP_LAW = PublishedRateLaw(
     name="Step Law",
     source="Li et al. 2025, arXiv 2503.04715",
     kinds=(DENSE, MIXTURE),
@@ -95,7 +95,7 @@ STEP_LAW = RateLaw(
     batch=(0.58, {"D": 0.571}),
     most={"N": 2.16e9, "D": 1e11},
 )
-STEP_LAW_REFIT = RateLaw(
+STEP_LAW_REFIT = PublishedRateLaw(
     name="refit of Step Law's dense runs",
     source="17 public grids of step-law/steplaw by benchmarks/refit_rates.py",
     kinds=(DENSE,),
@@ -103,7 +103,7 @@ STEP_LAW_REFIT = RateLaw(
     batch=(0.321, {"D": 0.595}),
     most={"N": 1.07e9, "D": 1e11},
 )
-DEEPSEEK_LLM = RateLaw(
+DEEPSEEK_LLM = PublishedRateLaw(
     name="DeepSeek LLM",
     source="Bi et al. 2024, arXiv 2401.02954",
     kinds=(DENSE, MIXTURE),
@@ -111,7 +111,7 @@ DEEPSEEK_LLM = RateLaw(
     batch=(0.2920, {"C": 0.3271}),
     most={"C": 1e20},
 )
-LING = RateLaw(
+LING = PublishedRateLaw(
     name="Ling's mixtures",
     source="Tian et al. 2025, arXiv 2507.17702",
     kinds=(MIXTURE,),
@@ -124,27 +124,29 @@ LAWS = (STEP_LAW, STEP_LAW_REFIT, DEEPSEEK_LLM, LING)
 BY_COMPUTE = {DENSE: DEEPSEEK_LLM, MIXTURE: LING}
 
 
-def run_of(model: Model, n_tokens: float, sequence: int) -> CountedRun:
+def run_of(shape: ModelShape, n_tokens: float, sequence: int) -> CountedRun:
     """The run of a model as the laws count it.
 
     Args:
-      model: what is trained.
+      shape: of the model.
       n_tokens: training tokens.
       sequence: tokens in a row.
     """
-    head = model.d_model * model.shape["vocab_size"]  # weights
-    embedding_and_head = head if model.shape.get("tied_embeddings") else 2 * head
-    flops_per_token = 3 * (model.exact_flops_per_token(sequence) - 2 * head)  # forward and backward
     return CountedRun(
-        active=model.n_active - embedding_and_head,
-        total=model.n_total - embedding_and_head,
+        active=float(shape.n_active - shape.embedding_and_head),
+        total=float(shape.n_total - shape.embedding_and_head),
         n_tokens=n_tokens,
-        flops=flops_per_token * n_tokens,
-        kind=MIXTURE if model.n_experts > 1 else DENSE,
+        flops=float(flops_per_token(shape, sequence) * n_tokens),
+        kind=MIXTURE if shape.n_experts > 1 else DENSE,
     )
 
 
-def laws_for(run: CountedRun) -> list[RateLaw]:
+def flops_per_token(shape: ModelShape, sequence: int) -> Numbers:
+    """Training FLOPs of a token outside embedding and head: forward and backward."""
+    return 3 * (shape.forward_flops(sequence) - 2 * shape.head)
+
+
+def laws_for(run: CountedRun) -> list[PublishedRateLaw]:
     """The laws that hold for the run's kind of model."""
     return [law for law in LAWS if run.kind in law.kinds]
 

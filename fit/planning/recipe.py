@@ -89,15 +89,10 @@ class Recipe:
         return self.base_config == PRETRAIN_CONFIG
 
     def exact_parameters(self, model: Model) -> int:
-        """Every weight of the model, with the norms of this recipe.
-
-        The recipe of published models has RMSNorms without bias, also of each head's queries and keys and before the
-        model's head. Otherwise the norms are those that `model` counts.
-        """
-        if not self.of_published_models:
-            return model.exact_parameters
-        head_dim = model.shape.get("head_dim") or model.d_model // model.shape["n_heads"]
-        return model.without_norms + model.n_blocks * 2 * (model.d_model + head_dim) + model.d_model
+        """Every weight of the model, with the norms of this recipe: RMSNorms in that of published models."""
+        if self.of_published_models:
+            return int(model.shape.exact_parameters(rms_norms=True, final_norm=True))
+        return model.exact_parameters
 
     def row(self) -> Json:
         """The recipe as plain values, for a plan's buildable model."""
@@ -132,7 +127,7 @@ def recipe_of(law: Law, model: Model, n_tokens: float, family: bool = False, bat
       batches: those of its layout, where it has one; None for the best.
     """
     base, overrides = runs_config(law, _has_papers_shape(model))
-    is_large_enough = rates.run_of(model, n_tokens, PRETRAIN_SEQUENCE).active >= rates.SMALLEST
+    is_large_enough = rates.run_of(model.shape, n_tokens, PRETRAIN_SEQUENCE).active >= rates.SMALLEST
     if is_large_enough and (family or base is None or beyond(law, model, n_tokens) > 1):
         return _of_published_models(law, model, n_tokens, family, batches)
     return _of_the_runs(law, model, n_tokens, base, overrides, batches)
@@ -160,10 +155,10 @@ def beyond(law: Law, model: Model, n_tokens: float) -> float:
 
     The factor is 1 within the runs, and where the law does not say how large they were.
     """
-    n_total = model.n_total
+    n_total = float(model.shape.n_total)
     if not law.counts_embedding:
-        n_total = rates.run_of(model, n_tokens, PRETRAIN_SEQUENCE).total
-    outside = law.extrapolation(n_active=model.n_active, n_total=n_total, n_tokens=n_tokens)
+        n_total = rates.run_of(model.shape, n_tokens, PRETRAIN_SEQUENCE).total
+    outside = law.extrapolation(n_active=float(model.shape.n_active), n_total=n_total, n_tokens=n_tokens)
     return max([1.0, *(o["factor"] for o in outside if o["column"] in SIZES and o["value"] > o["high"])])
 
 
@@ -179,7 +174,7 @@ def rate_note(law: Law, model: Model, n_tokens: float, run_recipe: Recipe) -> st
       run_recipe: the recipe that it is trained by.
     """
     rate = run_recipe.learning_rate
-    run = rates.run_of(model, n_tokens, PRETRAIN_SEQUENCE)
+    run = rates.run_of(model.shape, n_tokens, PRETRAIN_SEQUENCE)
     if rate is None or law.tuning is not None or run.active < rates.SMALLEST:
         return ""
     if not run_recipe.of_published_models:
@@ -189,7 +184,7 @@ def rate_note(law: Law, model: Model, n_tokens: float, run_recipe: Recipe) -> st
         return ""
     else:
         base, _ = runs_config(law, _has_papers_shape(model))
-        other, _ = peak_learning_rate(law, base, model.n_active, model.n_experts)
+        other, _ = peak_learning_rate(law, base, float(model.shape.n_active), model.n_experts)
         sentence = sentences.RATE_BEYOND
     if other is None or max(rate / other, other / rate) < DISAGREEMENT:
         return ""
@@ -274,11 +269,12 @@ def _as_list(ends: tuple[float, float] | None) -> list[float] | None:
 
 def _has_papers_shape(model: Model) -> bool:
     """Whether heads, feed-forward layers and vocabulary are the paper's, and no other field is set."""
-    return model.shape == dict(
-        d_model=model.d_model,
-        n_blocks=model.n_blocks,
-        n_heads=model.d_model // PAPER.width_per_block,
-        d_ff=round(PAPER.ff * model.d_model),
+    d_model = model.fields["d_model"]
+    return model.fields == dict(
+        d_model=d_model,
+        n_blocks=model.fields["n_blocks"],
+        n_heads=d_model // PAPER.width_per_block,
+        d_ff=round(PAPER.ff * d_model),
         vocab_size=PAPER.vocab_size,
     )
 
@@ -287,7 +283,7 @@ def _of_the_runs(
     law: Law, model: Model, n_tokens: float, base: str | None, overrides: dict[str, str], ramp: Ramp | None
 ) -> Recipe:
     """The recipe of the law's own runs. ramp: batches in place of those of the paper's runs."""
-    rate, source = peak_learning_rate(law, base, model.n_active, model.n_experts)
+    rate, source = peak_learning_rate(law, base, float(model.shape.n_active), model.n_experts)
     rate_range = None
     batches = None
     batch_source = sentences.BATCH_OF_RUNS
@@ -349,17 +345,22 @@ def _fitted_rate(tuning: Tuning, model: Model, n_tokens: float, batch_tokens: fl
     Args:
       batch_tokens: of the largest batch; None for the best.
     """
-    best = tuning.rate(batch_tokens, n_active=model.n_active, n_tokens=n_tokens, n_experts=model.n_experts)
+    best = tuning.rate(batch_tokens, **_columns_of_tuning(model, n_tokens))
     return best.value, sentences.RATE_FITTED + _interval(tuning, best, "{low:.2g} to {high:.2g}")
 
 
 def _fitted_batch(tuning: Tuning, model: Model, n_tokens: float) -> str:
     """The best batch by the optima that were fitted with the law, in words; that of the runs where they have one."""
-    best = tuning.batch(n_active=model.n_active, n_tokens=n_tokens, n_experts=model.n_experts)
+    best = tuning.batch(**_columns_of_tuning(model, n_tokens))
     if best is None:
         return sentences.BATCH_OF_RUNS
     size = say(sentences.BATCH_FITTED, tokens=best.value)
     return size + _interval(tuning, best, "{low:amount} to {high:amount}")
+
+
+def _columns_of_tuning(model: Model, n_tokens: float) -> dict[str, float]:
+    """What the optima that were fitted with a law read of a model."""
+    return dict(n_active=float(model.shape.n_active), n_tokens=n_tokens, n_experts=model.n_experts)
 
 
 def _ends(best: Estimate) -> tuple[float, float, float]:
@@ -379,10 +380,10 @@ def _interval(tuning: Tuning, best: Estimate, ends: str) -> str:
 
 def _of_published_models(law: Law, model: Model, n_tokens: float, family: bool, ramp: Ramp | None) -> Recipe:
     """configs/pretrain.py, with rate and batch by published laws. ramp: batches in place of the best."""
-    run = rates.run_of(model, n_tokens, PRETRAIN_SEQUENCE)
+    run = rates.run_of(model.shape, n_tokens, PRETRAIN_SEQUENCE)
     rate, lowest_rate, highest_rate = rates.learning_rate(run)
     batch, lowest_batch, highest_batch = rates.batch_tokens(run)
-    model_columns = dict(n_active=model.n_active, n_tokens=n_tokens, n_experts=model.n_experts)
+    model_columns = _columns_of_tuning(model, n_tokens)
     best_batch = law.tuning.batch(**model_columns) if law.tuning else None
     if best_batch:
         batch, lowest_batch, highest_batch = _ends(best_batch)
@@ -431,8 +432,7 @@ def _ramp(batch: float, n_tokens: float) -> Ramp:
 
 def _allowed(law: Law, model: Model, n_tokens: float) -> tuple[float, float]:
     """The least and the largest batch that laws of batch allow a model on so many tokens."""
-    shape = ModelShape.of_config(model.shape | dict(n_experts=model.n_experts))
-    least, most = batch_laws_of(law, shape).allowed(n_tokens)
+    least, most = batch_laws_of(law, model.shape).allowed(n_tokens)
     return float(least), float(most)
 
 
@@ -452,12 +452,12 @@ def batch_laws_of(law: Law, shape: ModelShape) -> rates.BatchLaws:
         return rates.BatchLaws(best=line, others=())
     return rates.batch_laws(
         total=np.asarray(shape.n_total - shape.embedding_and_head),
-        flops_per_token=np.asarray(3 * (shape.forward_flops(PRETRAIN_SEQUENCE) - 2 * shape.head)),
+        flops_per_token=np.asarray(rates.flops_per_token(shape, PRETRAIN_SEQUENCE)),
         is_mixture=bool(np.all(np.greater(shape.n_experts, 1))),
     )
 
 
-def _law_row(law: rates.RateLaw, run: rates.CountedRun) -> dict[str, Any]:
+def _law_row(law: rates.PublishedRateLaw, run: rates.CountedRun) -> dict[str, Any]:
     """The row of a published law in a plan's list: its rate and batch for a run."""
     return dict(
         law=law.name,

@@ -263,7 +263,7 @@ class Buildable(Record):
     recipe_extrapolation: float
     recipe_laws: list[Json]
     recipe_note: str
-    layout: mesh.PlannedMesh | None = optional()
+    layout: mesh.PlannedLayout | None = optional()
     extrapolation: list[Json]
     loss_interval: list[float] | None = None
     interval_of_a_run: bool = False

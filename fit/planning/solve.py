@@ -19,7 +19,7 @@ from fit.model import efficiencies
 from fit.model.architecture import Architecture, root
 from fit.model.step_cost import step_cost
 from fit.planning import candidates as candidates_lib
-from fit.planning.candidates import Candidates, Models, Problem, Question
+from fit.planning.candidates import Candidates, ModelGrid, Problem, Question
 from fit.planning.constraints import Constraints
 from fit.planning.grid import Grid
 from fit.planning.optima import Optima
@@ -71,9 +71,7 @@ def optima(law: Law, n_experts: Numbers, architecture: Architecture, constraints
       architecture: How models are built.
       constraints: With chips and a clock, whose hours may be an array.
     """
-    clock = constraints.clock
-    assert clock is not None
-    arrays = np.broadcast_arrays(n_experts, clock.hours)
+    arrays = np.broadcast_arrays(n_experts, constraints.hours)
     shape = arrays[0].shape
     experts, hours = (np.asarray(array, float).ravel() for array in arrays)
     problem = problem_of(law, architecture, constraints)
@@ -141,9 +139,7 @@ def in_draws(problem: Problem, e: float, speeds: Array, coefficients: ByName) ->
     Returns:
       {name of COLUMNS, or gain: values [n_draws]}; NaN where there is no model.
     """
-    clock = problem.limits.clock
-    assert clock is not None
-    hours = np.asarray(clock.hours, float).reshape(1)
+    hours = np.asarray(problem.limits.hours, float).reshape(1)
     drawn = {name: np.asarray(value)[:, None] for name, value in coefficients.items()}
     by_recipe = []
     for candidates in near(problem, e, (float(hours[0]), float(hours[0]))):
@@ -169,7 +165,7 @@ def _most_tokens(problem: Problem, candidates: Candidates, hours: Array) -> tupl
 
 
 def _best_of_shapes(
-    problem: Problem, models: Models, shapes: Array, tokens: Array, coefficients: ByName | None = None
+    problem: Problem, models: ModelGrid, shapes: Array, tokens: Array, coefficients: ByName | None = None
 ) -> dict[str, Array]:
     """The best shape of one recipe in each row, by name of COLUMNS, and its index `shape`; loss is infinite for none.
 
@@ -224,7 +220,7 @@ def near(problem: Problem, e: float, hours: tuple[float, float]) -> list[Candida
     return limits.cache[key]
 
 
-def models_of(question: Question, e: float) -> list[Models]:
+def models_of(question: Question, e: float) -> list[ModelGrid]:
     """candidates.models_of, kept in the cache of the limits."""
     limits = question.limits
     key = (
@@ -258,7 +254,7 @@ class Best:
     loss: float
 
     @property
-    def models(self) -> Models:
+    def models(self) -> ModelGrid:
         """The shapes, of which its own is one."""
         return self.candidate.models
 
@@ -290,10 +286,8 @@ class Best:
 
 def best_of(law: Law, architecture: Architecture, constraints: Constraints, e: float) -> Best | None:
     """The best candidate with one number of experts in the constraints' hours; None where chips train none."""
-    clock = constraints.clock
-    assert clock is not None
     problem = problem_of(law, architecture, constraints)
-    hours = float(np.asarray(clock.hours))
+    hours = float(np.asarray(constraints.hours))
     best = None
     for candidates in near(problem, e, (hours, hours)):
         tokens = candidates.tokens(problem, hours)
@@ -342,10 +336,8 @@ def near_optimal(
     law: Law, architecture: Architecture, constraints: Constraints, n_experts: Array, target: float
 ) -> tuple[Array, Array]:
     """(least, most) n_active of candidates whose loss is at most a target, for each number of experts; NaN for none."""
-    clock = constraints.clock
-    assert clock is not None
     problem = problem_of(law, architecture, constraints)
-    hours = float(np.asarray(clock.hours))
+    hours = float(np.asarray(constraints.hours))
     ends = np.full((2, len(n_experts)), np.nan)
     for i, e in enumerate(n_experts):
         sizes = []
@@ -367,9 +359,7 @@ def best_architecture(
     Speeds count shared experts as chosen ones, which makes little difference. So architectures that differ in these
     alone are timed once.
     """
-    clock = constraints.clock
-    assert clock is not None
-    hours = float(np.asarray(clock.hours))
+    hours = float(np.asarray(constraints.hours))
     lowest = math.inf
     chosen = architectures[0]
     alike_in_speed: dict[Architecture, list[Architecture]] = {}
@@ -377,8 +367,8 @@ def best_architecture(
         alike_in_speed.setdefault(dataclasses.replace(architecture, shared=0), []).append(architecture)
     for timed, alike in alike_in_speed.items():
         for e in np.asarray(experts)[timed.has_enough_experts(experts)][::-1]:
-            coarse = dataclasses.replace(clock, grid=COARSE, at_most=lowest * (1 + SHARED_EFFECT))
-            problem = problem_of(law, timed, dataclasses.replace(constraints, clock=coarse))
+            coarse = constraints.with_clock(grid=COARSE, at_most=lowest * (1 + SHARED_EFFECT))
+            problem = problem_of(law, timed, coarse)
             for candidates in near(problem, float(e), (hours, hours)):
                 tokens = candidates.tokens(problem, hours)
                 for architecture in alike:
@@ -406,11 +396,8 @@ def least_hours(law: Law, e: float, architecture: Architecture, constraints: Con
 
     None where even MOST_DOUBLINGS of the hours are not enough.
     """
-    clock = constraints.clock
-    assert clock is not None
-    low = float(np.asarray(clock.hours))
-    within = dataclasses.replace(constraints, clock=dataclasses.replace(clock, at_most=loss))
-    problem = problem_of(law, architecture, within)
+    low = float(np.asarray(constraints.hours))
+    problem = problem_of(law, architecture, constraints.with_clock(at_most=loss))
     for doubling in range(MOST_DOUBLINGS):
         if _could_reach(problem, e, low * SPAN, loss):
             parts = near(problem, e, (low, low * SPAN))
@@ -487,7 +474,7 @@ def _interpolated(sizes: Array, speeds: Array, n_active: float) -> float:
     return math.exp(float(np.interp(math.log(n_active), log_sizes, log_speeds)) - above_largest)
 
 
-def _own_tokens(problem: Problem, models: Models, e: float) -> Array:
+def _own_tokens(problem: Problem, models: ModelGrid, e: float) -> Array:
     """The training tokens of each shape by FLOPs: [n_shapes]. Of several budgets, TOKENS_PER_PARAMETER."""
     limits = problem.limits.at(e)
     if np.ndim(limits.flops) == 0:

@@ -5,6 +5,7 @@ a plan says. Left out are other numbers of chips, widths and batches that hardly
 within HOURS suits.
 """
 
+import bisect
 import dataclasses
 from collections.abc import Iterator
 
@@ -17,7 +18,7 @@ from fit.fitted_law.law import Law
 from fit.model import efficiencies
 from fit.model.architecture import TRAINING
 from fit.planning import candidates as candidates_lib
-from fit.planning.candidates import Candidates, Models, Problem
+from fit.planning.candidates import Candidates, ModelGrid, Problem
 from fit.planning.clock import SECONDS
 from fit.planning.constraints import ROOM, Chips, Constraints
 from fit.planning.cost import MFU
@@ -60,11 +61,10 @@ def speeds_of(law: Law, kind: str, count: int) -> Json | None:
     counts = [n for n in Grid().counts_of(chips.chip, count) if n == 2 ** (n.bit_length() - 1)]
     largest = Grid().counts_of(chips.chip, count)[-1]
     trained_on = sorted({*counts, largest})
-    grid = COARSE if count <= MANY_CHIPS else dataclasses.replace(COARSE, models=(1, 2, 4))
     calibrations = [efficiencies.of_our_trainer(kind, n) for n in (1, 2)]
     limits = Constraints(chips=chips, request=ShapeRequest())
     problem = Problem(
-        law=law, architecture=architecture, limits=limits, chips=chips, calibration=calibrations[0], grid=grid
+        law=law, architecture=architecture, limits=limits, chips=chips, calibration=calibrations[0], grid=COARSE
     )
     rows = []
     for n_experts in law.experts:
@@ -87,7 +87,7 @@ def speeds_of(law: Law, kind: str, count: int) -> Json | None:
     )
 
 
-def _rows(problem: Problem, models: Models, n_experts: int, counts: list[int]) -> Json:
+def _rows(problem: Problem, models: ModelGrid, n_experts: int, counts: list[int]) -> Json:
     """The models of one number of experts and one recipe.
 
     Returns:
@@ -121,10 +121,11 @@ def _whole(values: object) -> list[int]:
     return [round(value) for value in np.asarray(values).tolist()]
 
 
-def _steps(problem: Problem, models: Models, least_seconds: Array, count: int) -> Iterator[tuple[int, list[int]]]:
+def _steps(problem: Problem, models: ModelGrid, least_seconds: Array, count: int) -> Iterator[tuple[int, list[int]]]:
     """(row of the model, [tokens, MFU, tokens, MFU, ...]) of all models that so many chips train, as `_rows` has it."""
     chips = dataclasses.replace(problem.chips, count=count)
-    grid = dataclasses.replace(problem.grid, counts=(count,))
+    model_axes = (1, 2, 4) if count > MANY_CHIPS else COARSE.models
+    grid = dataclasses.replace(problem.grid, counts=(count,), models=model_axes)
     of_count = dataclasses.replace(problem, chips=chips, grid=grid)
     # tokens that these hours allow, were there nothing but products and memory; and those that suit the size
     in_hours = np.array(HOURS)[:, None] * SECONDS * count / least_seconds
@@ -171,13 +172,9 @@ def _steps_of_model(first: list[int], end: list[int], mfu: list[int]) -> list[in
       mfu: The MFU with each batch.
     """
     steps: list[int] = []
-    start = 0
-    stop = 0
     for tokens in sorted({*first, *end} - {NEVER}):
-        while stop < len(first) and first[stop] <= tokens:
-            stop += 1
-        while start < stop and end[start] <= tokens:
-            start += 1
+        stop = bisect.bisect_right(first, tokens)
+        start = bisect.bisect_right(end, tokens, 0, stop)
         reached = max(mfu[start:stop], default=0)
         if not steps or not steps[-1] <= reached <= steps[-1] * (1 + SAME_SPEED):
             steps += [tokens, reached]

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import secrets
 from collections.abc import Generator
 
 from fit.errors import UserError
@@ -13,7 +12,7 @@ def _temporary(path: str) -> str:
     folder, name = os.path.split(os.path.abspath(path))
     if os.path.isdir(path):
         raise UserError(f"{path}: cannot be written: it is a folder")
-    temporary = os.path.join(folder, f".{name}.{secrets.token_hex(8)}{os.path.splitext(name)[1]}")
+    temporary = os.path.join(folder, f".{name}.{os.urandom(8).hex()}{os.path.splitext(name)[1]}")
     try:
         open(temporary, "x").close()
     except OSError as e:

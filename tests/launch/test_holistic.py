@@ -29,11 +29,10 @@ def test_models_have_the_triads_that_the_laws_count(name, count):
     for config in models:
         check_config(config)
         m = config.model
-        heads = (m.n_heads, m.head_dim, m.n_kv_heads)
-        experts = (m.n_experts, m.top_k, m.n_shared_experts)
-        held = holistic.Setting(*heads, *experts, config.data.seq_len)
-        shape = holistic.Shape(m.d_model, m.n_dense_blocks, m.n_blocks - m.n_dense_blocks, m.d_expert, held)
-        assert holistic_phase1.counted(m, config.data.seq_len) == shape.triad()
+        fixed = holistic.family(m.n_heads, m.head_dim, m.n_kv_heads, m.n_experts, m.top_k, m.n_shared_experts)
+        shape = holistic.sized(fixed, m.d_model, m.n_dense_blocks, m.n_blocks - m.n_dense_blocks, m.d_expert)
+        seq_len = config.data.seq_len
+        assert holistic_phase1.counted(m, seq_len) == holistic.triad_of_shape(shape, seq_len)
         assert config.batch_tokens[0][1] % config.data.seq_len == 0
 
 

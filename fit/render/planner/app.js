@@ -151,10 +151,12 @@ function* remainingSteps(answer) {
   document.body.setAttribute("aria-busy", "false");
 }
 
-// Takes each step in a task of its own, so that the page reacts to a reader in between.
+// Takes steps for as long as a reader does not notice, and again once the page has reacted to what was typed.
 function follow() {
   following = setTimeout(() => {
-    if (!steps.next().done) follow();
+    const end = performance.now() + 30; // milliseconds
+    while (performance.now() < end) if (steps.next().done) return;
+    follow();
   });
 }
 

@@ -9,6 +9,7 @@ n_dense dense blocks, n_moe blocks of n_experts routed experts of which a token 
   N   = N_a + 3 d d_expert (n_experts - top_k) n_moe          L = n_dense + n_moe
   M   = 6 N_a + 6 seq_len n_heads head_dim L                  attention is causal: half of each row's scores
 
+ModelShape (fit/model/shape.py) counts the same, where vocab_size is 0. `invert` solves for the depths.
 The paper prints Eq. 3 with one L too many after N_a; its App. Eq. 11-12 are as above. A counter that takes attention
 over whole rows, like the trainer's, has 12 instead of the second 6 in M.
 
@@ -22,12 +23,12 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
-from fit.aliases import Array, Json, Numbers, Opt
+from fit.aliases import Array, Json, Numbers
 from fit.errors import UserError
+from fit.model.shape import ModelShape
 
 BUDGETS = (1e18, 3e18, 1e19, 3e19, 1e20, 3e20)
 # phase 1's grid
@@ -49,91 +50,83 @@ LARGEST = 1e27  # FLOPs: far beyond what the laws can know
 OFF = 0.05  # how far M, N_a and N of a model may be from the triad asked for
 median = statistics.median_low  # of feasible widths
 Triad = tuple[Numbers, Numbers, Numbers]
+Near = tuple[ModelShape, float]  # a model of whole numbers, and how far its triad is from the one asked for, as a share
+MODEL_FIELDS = (
+    "d_model",
+    "n_blocks",
+    "n_dense_blocks",
+    "d_ff",
+    "d_expert",
+    "n_experts",
+    "top_k",
+    "n_shared_experts",
+    "n_heads",
+    "n_kv_heads",
+    "head_dim",
+)
 ACTIVE_WIDTHS = (1, 8)  # range of (top_k + n_shared) d_expert / d_model of a buildable model
 
 
 @dataclasses.dataclass(frozen=True)
-class Setting:
-    """The fixed settings of the search, numbers or arrays. The defaults are the paper's.
+class SearchGrid:
+    """Which models of a search are built. The defaults are the paper's.
 
     Attributes:
-      n_heads, head_dim, n_kv_heads: of attention.
-      n_experts, top_k, n_shared: routed experts, those that a token chooses, and those that all tokens use.
       seq_len: tokens of context.
-      width_multiple, expert_width_multiple: d_model and d_expert of buildable models are multiples of these.
-      least_expert: the least d_expert of buildable models.
+      width_multiple, expert_width_multiple: d_model and d_expert are multiples of these.
+      least_expert: the least d_expert.
     """
 
-    n_heads: Numbers
-    head_dim: Numbers
-    n_kv_heads: Numbers
-    n_experts: Numbers = 288
-    top_k: Numbers = 8
-    n_shared: Numbers = 1
-    seq_len: Numbers = 8192
+    seq_len: int = 8192
     width_multiple: int = 64
     expert_width_multiple: int = 16
     least_expert: int = 64
 
-    def allows(self, d_expert: Numbers, d_model: Numbers) -> Array:
+    def allows(self, shape: ModelShape) -> Array:
         """Whether experts of this width may be built."""
-        d_expert = np.asarray(d_expert)
-        active_width = (self.top_k + self.n_shared) * d_expert / d_model
+        d_expert = np.asarray(shape.d_expert)
+        active_width = (shape.top_k + shape.n_shared_experts) * d_expert / shape.d_model
         least, most = ACTIVE_WIDTHS
         return (d_expert >= self.least_expert) & (active_width >= least) & (active_width <= most)
 
 
-@dataclasses.dataclass(frozen=True)
-class Shape:
-    """An architecture in a Setting; numbers or arrays, whole or not.
-
-    Attributes:
-      d_model: width.
-      n_dense, n_moe: dense blocks and blocks with a mixture.
-      d_expert: width of an expert.
-      setting: all else.
-      d_dense: width of a dense layer; None means 3 d_model, as in the paper.
-    """
-
-    d_model: Numbers
-    n_dense: Numbers
-    n_moe: Numbers
-    d_expert: Numbers
-    setting: Setting
-    d_dense: Opt = None
-
-    def parts(self) -> Triad:
-        """(attention, dense layers, experts): active parameters of each."""
-        d_model = self.d_model
-        setting = self.setting
-        d_dense = 3 * d_model if self.d_dense is None else self.d_dense
-        n_blocks = self.n_dense + self.n_moe
-        attention = 2 * d_model * setting.head_dim * (setting.n_heads + setting.n_kv_heads) * n_blocks
-        dense = 3 * d_model * d_dense * self.n_dense
-        experts = 3 * d_model * self.d_expert * (setting.top_k + setting.n_shared) * self.n_moe
-        return attention, dense, experts
-
-    def triad(self) -> Triad:
-        """(M, N_a, N)."""
-        setting = self.setting
-        n_active = sum(self.parts())
-        inactive = 3 * self.d_model * self.d_expert * (setting.n_experts - setting.top_k) * self.n_moe
-        n_blocks = self.n_dense + self.n_moe
-        scores = 6 * setting.seq_len * setting.n_heads * setting.head_dim * n_blocks
-        return 6 * n_active + scores, n_active, n_active + inactive
+PAPER_GRID = SearchGrid()
 
 
-class Candidate(NamedTuple):
-    """A Shape of whole numbers, and how far its triad is from the one asked for, as a share."""
+def family(
+    n_heads: int, head_dim: int, n_kv_heads: int, n_experts: int = 288, top_k: int = 8, n_shared_experts: int = 1
+) -> ModelShape:
+    """What a search holds fixed: heads and experts. Its widths and depths are 0. The defaults are the paper's."""
+    return ModelShape(
+        d_model=0,
+        n_blocks=0,
+        n_heads=n_heads,
+        n_kv_heads=n_kv_heads,
+        head_dim=head_dim,
+        d_ff=0,
+        vocab_size=0,
+        n_experts=n_experts,
+        top_k=top_k,
+        n_shared_experts=n_shared_experts,
+    )
 
-    shape: Shape
-    off: float
+
+def sized(fixed: ModelShape, d_model: Numbers, n_dense: Numbers, n_moe: Numbers, d_expert: Numbers) -> ModelShape:
+    """The shape of a family with these widths and depths, whole or not, and d_ff = 3 d_model."""
+    return dataclasses.replace(
+        fixed, d_model=d_model, d_ff=3 * d_model, n_blocks=n_dense + n_moe, n_dense_blocks=n_dense, d_expert=d_expert
+    )
 
 
-def setting_of(flops: float) -> Setting:
-    """The Setting that the paper has at the nearest of its budgets."""
+def triad_of_shape(shape: ModelShape, seq_len: Numbers) -> Triad:
+    """(M, N_a, N) of a shape whose vocab_size is 0, so that embedding and head do not count."""
+    return shape.flops_per_token(seq_len), shape.n_active, shape.n_total
+
+
+def family_of(flops: float) -> ModelShape:
+    """The heads and experts that the paper has at the nearest of its budgets."""
     i = nearest_budget(flops)
-    return Setting(N_HEADS[i], HEAD_DIM[i], N_HEADS[i] // 2)
+    return family(N_HEADS[i], HEAD_DIM[i], N_HEADS[i] // 2)
 
 
 def nearest_budget(flops: float) -> int:
@@ -141,69 +134,73 @@ def nearest_budget(flops: float) -> int:
     return int(np.argmin(np.abs(np.log(BUDGETS) - math.log(flops))))
 
 
-def invert(triad: Triad, d_model: Numbers, setting: Setting) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+def invert(
+    triad: Triad, d_model: Numbers, fixed: ModelShape, seq_len: int
+) -> tuple[Numbers, Numbers, Numbers, Numbers]:
     """Finds the architecture of a triad (the module's equations, solved for depths and expert width).
 
     Args:
       triad: (M, N_a, N).
       d_model: its width.
-      setting: what the search holds fixed.
+      fixed: the family that it is of.
+      seq_len: tokens of context.
 
     Returns:
       (L, n_dense, n_moe, d_expert), real numbers.
     """
     m, n_active, n_total = triad
-    attention, dense, _ = Shape(d_model, 1, 0, 0, setting).parts()  # of one block
-    n_blocks = (m - 6 * n_active) / (6 * setting.seq_len * setting.n_heads * setting.head_dim)
-    all_expert_widths = (n_total - n_active) / (3 * d_model * (setting.n_experts - setting.top_k))  # d_expert n_moe
-    active_experts = 3 * d_model * (setting.top_k + setting.n_shared) * all_expert_widths
-    n_dense = (n_active - attention * n_blocks - active_experts) / dense
+    block = sized(fixed, d_model, 1, 0, 0)
+    n_blocks = (m - 6 * n_active) / (6 * seq_len * fixed.query_units)
+    # d_expert n_moe
+    all_expert_widths = (n_total - n_active) / (3 * d_model * (fixed.n_experts - fixed.top_k))
+    active_experts = 3 * d_model * (fixed.top_k + fixed.n_shared_experts) * all_expert_widths
+    n_dense = (n_active - block.attention_weights * n_blocks - active_experts) / block.layer_weights
     n_moe = n_blocks - n_dense
     return n_blocks, n_dense, n_moe, all_expert_widths / n_moe
 
 
-def buildable(triad: Triad, setting: Setting) -> tuple[dict[int, Candidate], Candidate | None]:
+def buildable(triad: Triad, fixed: ModelShape, grid: SearchGrid = PAPER_GRID) -> tuple[dict[int, Near], Near | None]:
     """Finds models of whole blocks near a triad.
 
     The paper prints no rule. Ours is: n_dense and n_moe >= 1, d_model a multiple of 64, d_expert a multiple of 16 and
-    at least 64 (as the setting says), and (top_k + n_shared) d_expert / d_model within ACTIVE_WIDTHS. At each width it
+    at least 64 (as the grid says), and (top_k + n_shared) d_expert / d_model within ACTIVE_WIDTHS. At each width it
     tries the two whole numbers below and above the depths of `invert`, and the two expert widths around the one that N
     leaves.
 
     Args:
       triad: (M, N_a, N).
-      setting: what the search holds fixed.
+      fixed: the family of the models.
+      grid: which of them are built.
 
     Returns:
       ({d_model: the nearest model}, of each width that has one within OFF; the nearest of all, within OFF or not, or
       None).
     """
     _, n_active, n_total = triad
-    n_used = setting.top_k + setting.n_shared
+    n_used = fixed.top_k + fixed.n_shared_experts
     # d_model d_expert n_moe; with n_moe >= 1 and d_expert >= d_model / n_used it bounds the width
-    expert_area = (n_total - n_active) / (3 * (setting.n_experts - setting.top_k))
+    expert_area = (n_total - n_active) / (3 * (fixed.n_experts - fixed.top_k))
     largest = 1.5 * math.sqrt(n_used * expert_area / ACTIVE_WIDTHS[0])
-    multiple = setting.width_multiple
+    multiple = grid.width_multiple
     # axes: [widths, n_dense, n_blocks, d_expert]
     widths = np.arange(multiple, largest + multiple, multiple).reshape(-1, 1, 1, 1)
     near = np.arange(-1, 3)
-    n_blocks, n_dense, _, _ = invert(triad, widths, setting)
+    n_blocks, n_dense, _, _ = invert(triad, widths, fixed, grid.seq_len)
     n_dense = np.maximum(1, np.floor(n_dense) + near.reshape(-1, 1, 1))
     n_moe = np.floor(n_blocks) + near.reshape(-1, 1) - n_dense
     has_mixture = n_moe >= 1
     n_moe = np.where(has_mixture, n_moe, 1)
-    expert_multiple = setting.expert_width_multiple
+    expert_multiple = grid.expert_width_multiple
     d_expert = expert_multiple * (np.floor(expert_area / widths / n_moe / expert_multiple) + np.arange(2))
-    off = _off(Shape(widths, n_dense, n_moe, d_expert, setting).triad(), triad)
-    off = np.where(has_mixture & setting.allows(d_expert, widths), off, np.inf)
+    shapes = sized(fixed, widths, n_dense, n_moe, d_expert)
+    off = _off(triad_of_shape(shapes, grid.seq_len), triad)
+    off = np.where(has_mixture & grid.allows(shapes), off, np.inf)
     candidates = np.stack(np.broadcast_arrays(widths, n_dense, n_moe, d_expert, off)).reshape(5, len(widths), -1)
     nearest = np.argmin(candidates[4], axis=1)[None, :, None]
     best = np.take_along_axis(candidates, nearest, axis=2)[:, :, 0].T
-    models = [
-        Candidate(Shape(*map(int, numbers), setting=setting), float(off)) for *numbers, off in best if np.isfinite(off)
-    ]
-    within = {int(model.shape.d_model): model for model in models if model.off <= OFF}
-    return within, min(models, key=lambda model: model.off, default=None)
+    models = [(sized(fixed, *map(int, sizes)), float(off)) for *sizes, off in best if np.isfinite(off)]
+    within = {int(shape.d_model): (shape, off) for shape, off in models if off <= OFF}
+    return within, min(models, key=lambda model: model[1], default=None)
 
 
 def _off(triad: Triad, wanted: Triad) -> Array:
@@ -212,16 +209,17 @@ def _off(triad: Triad, wanted: Triad) -> Array:
     return np.max(np.broadcast_arrays(*shares), axis=0)
 
 
-def why_none(triad: Triad, setting: Setting, nearest: Candidate | None) -> str:
+def why_none(triad: Triad, fixed: ModelShape, nearest: Near | None, grid: SearchGrid = PAPER_GRID) -> str:
     """Says why no buildable model is within OFF of a triad, in one sentence.
 
     Args:
-      triad, setting: as for `buildable`.
+      triad, fixed, grid: as for `buildable`.
       nearest: its second result.
     """
     widths = np.arange(8.0, 20_000, 8)
-    _, n_dense, _, d_expert = invert(triad, widths, setting)
-    most = np.max(n_dense, where=setting.allows(d_expert, widths), initial=-math.inf)
+    _, n_dense, n_moe, d_expert = invert(triad, widths, fixed, grid.seq_len)
+    is_allowed = grid.allows(sized(fixed, widths, n_dense, n_moe, d_expert))
+    most = np.max(n_dense, where=is_allowed, initial=-math.inf)
     if not math.isfinite(most):
         reason = "no width has experts of a width allowed"
     elif most < 1:
@@ -231,9 +229,9 @@ def why_none(triad: Triad, setting: Setting, nearest: Candidate | None) -> str:
     if nearest is None:
         return reason
     shape, off = nearest
+    blocks = f"{shape.n_dense_blocks} + {shape.n_mixtures} blocks"
     return (
-        f"{reason}; the nearest model (d_model {shape.d_model}, {shape.n_dense} + {shape.n_moe} blocks, d_expert "
-        f"{shape.d_expert}) is {off:.1%} off"
+        f"{reason}; the nearest model (d_model {shape.d_model}, {blocks}, d_expert {shape.d_expert}) is {off:.1%} off"
     )
 
 
@@ -248,22 +246,11 @@ def triad_of(flops: float, m_over_active: float, total_over_active: float) -> Tr
     return m, m / m_over_active, m / m_over_active * total_over_active
 
 
-def model_of(shape: Shape, flops: float) -> Json:
-    """A Shape of whole numbers as the trainer's fields, its counts, and the tokens of the budget."""
-    m, n_active, n_total = map(float, shape.triad())
-    setting = shape.setting
-    return dict(
-        d_model=shape.d_model,
-        n_blocks=shape.n_dense + shape.n_moe,
-        n_dense_blocks=shape.n_dense,
-        d_ff=3 * shape.d_model,
-        d_expert=shape.d_expert,
-        n_experts=setting.n_experts,
-        top_k=setting.top_k,
-        n_shared_experts=setting.n_shared,
-        n_heads=setting.n_heads,
-        n_kv_heads=setting.n_kv_heads,
-        head_dim=setting.head_dim,
+def model_of(shape: ModelShape, flops: float, seq_len: int) -> Json:
+    """A shape of whole numbers as the trainer's fields, its counts, and the tokens of the budget."""
+    m, n_active, n_total = map(float, triad_of_shape(shape, seq_len))
+    fields = {name: getattr(shape, name) for name in MODEL_FIELDS}
+    return fields | dict(
         flops_per_token=m,
         n_active=n_active,
         n_total=n_total,
@@ -285,7 +272,7 @@ def published(flops: float) -> dict[str, Json]:
     """
     log_flops = math.log(flops)
     grid = np.log(BUDGETS)
-    setting = setting_of(flops)
+    fixed = family_of(flops)
 
     def of_table(values: Sequence[float] | Array) -> float:
         """The table's value at the budget, that at the nearer end beyond it."""
@@ -303,12 +290,12 @@ def published(flops: float) -> dict[str, Json]:
         m_over_active=6 + power(RECOVERED, flops),
         total_over_active=of_table(RATIO_USED),
         d_model=None,
-        n_heads=setting.n_heads,
-        n_kv_heads=setting.n_kv_heads,
-        head_dim=setting.head_dim,
-        n_experts=setting.n_experts,
-        top_k=setting.top_k,
-        n_shared=setting.n_shared,
+        n_heads=fixed.n_heads,
+        n_kv_heads=fixed.n_kv_heads,
+        head_dim=fixed.head_dim,
+        n_experts=fixed.n_experts,
+        top_k=fixed.top_k,
+        n_shared=fixed.n_shared_experts,
         learning_rate=extended(LEARNING_RATE),
         batch_rows=round(extended(BATCH_ROWS)),
     )
@@ -344,17 +331,17 @@ def architecture(flops: float, laws: Json | None = None) -> Json:
     m = values["flops_per_token"]["value"]
     n_active = m / values["m_over_active"]["value"]
     triad = (m, n_active, n_active * values["total_over_active"]["value"])
-    setting = setting_of(flops)
-    models, nearest = buildable(triad, setting)
+    fixed = family_of(flops)
+    models, nearest = buildable(triad, fixed)
     if not models:
-        raise UserError(f"--flops={flops:g}: no model can be built: {why_none(triad, setting, nearest)}")
+        raise UserError(f"--flops={flops:g}: no model can be built: {why_none(triad, fixed, nearest)}")
     wanted = values["d_model"]["value"]
     width = median(models) if wanted is None else min(models, key=lambda d: abs(math.log(d / wanted)))
     shape, off = models[width]
     return dict(
         flops=flops,
         values=values,
-        model=model_of(shape, flops),
+        model=model_of(shape, flops, PAPER_GRID.seq_len),
         off=off,
         widths=[min(models), max(models)],
         outside=not BUDGETS[0] <= flops <= BUDGETS[-1],

@@ -27,6 +27,7 @@ from fit.aliases import Array, Json
 from fit.errors import UserError
 from fit.fitted_law import table_architecture
 from fit.fitting.isoflop import least_squares, power_law
+from fit.model.shape import ModelShape
 from fit.studies.architecture_search import holistic
 from fit.table import table as tables
 from fit.table import validate
@@ -101,19 +102,22 @@ def read(runs: object) -> Search:
         return runs
     table = tables.read(runs)
     c = _shape_columns(table)
-    n_dense = np.where(c["n_experts"] > 1, c["n_dense_blocks"], c["n_blocks"])
-    setting = holistic.Setting(
+    shape = ModelShape(
+        d_model=c["d_model"],
+        n_blocks=c["n_blocks"],
         n_heads=c["n_heads"],
-        head_dim=c["head_dim"],
         n_kv_heads=c["n_kv_heads"],
+        head_dim=c["head_dim"],
+        d_ff=c["d_ff"],
+        vocab_size=0,
         n_experts=c["n_experts"],
+        d_expert=c["d_expert"],
         top_k=c["top_k"],
-        n_shared=c["n_shared_experts"],
-        seq_len=c["seq_len"],
+        n_shared_experts=c["n_shared_experts"],
+        n_dense_blocks=c["n_dense_blocks"],
     )
-    shape = holistic.Shape(c["d_model"], n_dense, c["n_blocks"] - n_dense, c["d_expert"], setting, c["d_ff"])
-    m, n_active, n_total = (np.asarray(count) for count in shape.triad())
-    y_max = np.max((setting.n_experts + setting.n_shared) / (setting.top_k + setting.n_shared))
+    m, n_active, n_total = (np.asarray(count) for count in holistic.triad_of_shape(shape, c["seq_len"]))
+    y_max = np.max((shape.n_experts + shape.n_shared_experts) / (shape.top_k + shape.n_shared_experts))
     return Search(
         path=table.path,
         flops=m * table.numbers("n_tokens"),

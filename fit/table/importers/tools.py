@@ -17,11 +17,12 @@ from fit.aliases import Json
 from fit.errors import UserError
 from fit.table import histories, mixed_columns, selection, spelled, validate
 from fit.table.column_guesses import snake_case
-from fit.table.importers import questions, trackers, trackio, wandb_api
+from fit.table.importers import questions, trackers, trackio
 from fit.table.known_columns import ACCURACY_PREFIXES, STATES
 from fit.table.table import BOUNDS, Table, read, shown, to_numbers
 from fit.table.validate_losses import DONE, UNFINISHED
 
+WANDB = "wandb:"  # what a source on a server of Weights & Biases begins with
 ROW = "row"  # the number of a row in its file, which is no column
 REQUIRED = ("n_active", "n_tokens", "n_experts", "loss")  # columns of every imported table
 # columns of a table of runs that fit reads
@@ -97,7 +98,9 @@ def runs(source: str, tool: str | None = None) -> tuple[str, list[Json]]:
     Raises:
       UserError: where there are no runs, or a file is not as the tool writes it.
     """
-    if wandb_api.is_project(source):
+    if source.startswith(WANDB):
+        from fit.table.importers import wandb_api  # imports HTTP and TLS
+
         try:
             return "wandb", wandb_api.runs(source)
         except (KeyError, TypeError, ValueError, AttributeError) as e:

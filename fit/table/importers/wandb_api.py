@@ -32,11 +32,6 @@ query Runs($entity: String!, $project: String!, $cursor: String, $perPage: Int) 
 """
 
 
-def is_project(source: str) -> bool:
-    """Whether a source is a project, wandb:ENTITY/PROJECT."""
-    return source.startswith(SCHEME)
-
-
 def runs(source: str) -> list[Json]:
     """The runs of wandb:ENTITY/PROJECT on the server WANDB_BASE_URL, by default https://api.wandb.ai.
 

@@ -67,22 +67,23 @@ def test_counts_are_the_trainers():
             counts_routed_experts=True,
         )
         model = Model(architecture, draw(3, 4, 6), draw(1, 8, 64))
-        config = trainers(model.shape, model.n_experts)
-        assert (model.n_active, model.n_total) == (counts.n_active(config), counts.n_total(config))
+        shape = model.shape
+        config = trainers(model.fields, model.n_experts)
+        assert (shape.n_active, shape.n_total) == (counts.n_active(config), counts.n_total(config))
         assert model.exact_parameters == counts.n_exact(config)
-        assert model.kv_elements(100) == counts.kv_elements(config, 100)
+        assert shape.kv_elements(100) == counts.kv_elements(config, 100)
         flops = counts.matmul_flops_per_token(config, 512)
-        assert 3 * model.exact_flops_per_token(512) == sum(flops.values())
-        ratio = model.shape["n_kv_heads"] / model.shape["n_heads"]
-        fits = model.shape["n_heads"] * model.shape["head_dim"] == architecture.attention * model.d_model
-        if fits and ratio == architecture.kv_share and model.d_model % 12 == 0:
+        assert 3 * shape.forward_flops(512) == sum(flops.values())
+        ratio = model.fields["n_kv_heads"] / model.fields["n_heads"]
+        fits = model.fields["n_heads"] * model.fields["head_dim"] == architecture.attention * shape.d_model
+        if fits and ratio == architecture.kv_share and shape.d_model % 12 == 0:
             whole += 1
-            at = model.d_model, model.n_experts
-            assert float(architecture.n_active(*at)) == pytest.approx(model.n_active, rel=1e-12)
-            assert float(architecture.n_total(*at)) == pytest.approx(model.n_total, rel=1e-12)
-            assert float(architecture.kv_elements(at[0], 100)) == pytest.approx(model.kv_elements(100), rel=1e-12)
+            at = shape.d_model, model.n_experts
+            assert float(architecture.n_active(*at)) == pytest.approx(shape.n_active, rel=1e-12)
+            assert float(architecture.n_total(*at)) == pytest.approx(shape.n_total, rel=1e-12)
+            assert float(architecture.kv_elements(at[0], 100)) == pytest.approx(shape.kv_elements(100), rel=1e-12)
             size = architecture.n_active(*at)
-            assert float(architecture.d_model(size, at[1])) == pytest.approx(model.d_model, rel=1e-12)
+            assert float(architecture.d_model(size, at[1])) == pytest.approx(shape.d_model, rel=1e-12)
     assert whole > 20
 
 
@@ -204,7 +205,7 @@ def test_runs_to_train_next_are_built_as_those_so_far(tmp_path):
         config = runpy.run_path(base)["get_config"]()
         config.update_from_flattened_dict(job)
         check_config(schema.complete(config))
-        assert counts.n_active(config.model) == Model(law.architecture, 5, e).n_active
+        assert counts.n_active(config.model) == Model(law.architecture, 5, e).shape.n_active
 
 
 def planned(capsys, *flags):

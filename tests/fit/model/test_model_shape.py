@@ -28,6 +28,10 @@ def assert_counts(shape, model):
         (("embedding",), shape.looked_up),
     ):
         assert mine == counts.n_exact(model, roles=roles), roles
+    if (model.norm, model.qk_norm) in (("layer", "none"), ("rms", "head")):
+        bias_of_routers = counts.n_exact(model, roles=("bias",))
+        exact = shape.exact_parameters(model.norm == "rms", model.final_norm)
+        assert exact == counts.n_exact(model) - bias_of_routers
     assert shape.kv_elements(4096) == counts.kv_elements(model, 4096)
     flops = counts.matmul_flops_per_token(model, 4096)
     assert 3 * shape.forward_flops(4096) == sum(flops.values())
@@ -49,7 +53,7 @@ def test_counts_of_a_small_model_are_the_trainers(config):
 def test_a_published_model_with_grouped_heads_counts_as_the_trainer_would_build_it(name):
     """Those with other attention, or with layers that differ, cannot be built."""
     published = reference_model.read(name)
-    shape = published.model_shape
+    shape = published.shape
     assert (shape.n_active, shape.n_total) == (published.n_active, published.n_total)
     if np.any(shape.latent_attention):
         return

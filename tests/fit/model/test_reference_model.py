@@ -28,7 +28,7 @@ def test_a_published_model_counts_what_its_makers_say(name):
     """The makers' own figures stand in published.json, with what they leave out."""
     known = reference_model.read(name)
     published = reference_model.PUBLISHED[name]["published"]
-    ends = known.n_embedding * (1 if known.tied_embeddings else 2)
+    ends = known.n_embedding * (1 if known.shape.tied_embeddings else 2)
     left_out = {
         "with embedding": 0,
         "without the input embedding": known.n_embedding,
@@ -42,8 +42,8 @@ def test_a_published_model_counts_what_its_makers_say(name):
     else:
         assert known.n_active == known.n_total
     mixture = known.architecture()  # its width per block is a whole number, so its counts are near
-    assert mixture.n_active(known.d_model, known.whole_experts) == pytest.approx(known.n_active, rel=0.02)
-    assert mixture.kv_elements(known.d_model, 1) == pytest.approx(known.cache_elements_per_token, rel=0.02)
+    assert mixture.n_active(known.shape.d_model, known.whole_experts) == pytest.approx(known.n_active, rel=0.02)
+    assert mixture.kv_elements(known.shape.d_model, 1) == pytest.approx(known.cache_elements_per_token, rel=0.02)
 
 
 def test_at_least_25_published_models_are_known():
@@ -61,17 +61,16 @@ def test_linear_attention_keeps_no_cache():
 def test_dense_blocks_between_mixtures_are_counted():
     """Llama 4 Maverick: every second of 48 blocks is dense; a token uses one of 128 experts and one that all use."""
     known = reference_model.read("Llama-4-Maverick")
-    assert (known.n_dense_blocks, known.n_experts, known.top_k, known.n_shared_experts) == (24, 128, 1, 1)
+    shape = known.shape
+    assert (shape.n_dense_blocks, shape.n_experts, shape.top_k, shape.n_shared_experts) == (24, 128, 1, 1)
     assert reference_model.ALTERNATE in known.notes
 
 
 def test_families_that_tie_embeddings_by_default(tmp_path):
     config = {name: value for name, value in reference_model.PUBLISHED["Gemma-3-1B"].items() if name != "published"}
-    assert (
-        reference_model.read(config).tied_embeddings
-        and not reference_model.read(config | {"model_type": "llama"}).tied_embeddings
-    )
-    assert not reference_model.read(config | {"tie_word_embeddings": False}).tied_embeddings
+    assert reference_model.read(config).shape.tied_embeddings
+    assert not reference_model.read(config | {"model_type": "llama"}).shape.tied_embeddings
+    assert not reference_model.read(config | {"tie_word_embeddings": False}).shape.tied_embeddings
 
 
 @pytest.mark.parametrize(
@@ -94,7 +93,7 @@ def test_deepseeks_latent_attention_is_counted_weight_by_weight():
     known = reference_model.read("DeepSeek-V3")
     down = 7168 * (1536 + 512 + 64)
     up = 1536 * 128 * 192 + 512 * 128 * (128 + 128)
-    assert known.attention == down + up + 128 * 128 * 7168 and known.cache == 512 + 64
+    assert known.shape.attention_weights == down + up + 128 * 128 * 7168 and known.cache == 512 + 64
     assert known.whole_experts == 257 / 9 and len(known.notes) == 2
 
 

@@ -81,6 +81,25 @@ def test_a_mixture_step_by_hand():
     assert MIXTURE.flops_per_token(1024) == 6 * (4 * (4 * 512**2 + 4 * expert) + 512_000) + 6 * 4 * 512 * 1024
 
 
+def test_copies_of_weights_cross_machines_with_the_expert_axis():
+    """On 1 x 16 devices, over which a width of 514 does not divide, each has all weights but those of experts. Of their
+    gradient, a machine of 8 sums an eighth on each device. Two machines then exchange half of it for the sum, and half
+    of the result."""
+    shape = dataclasses.replace(MIXTURE, d_model=514)
+    common = 4 * 4 * 514 * 512 + 2 * 514 * 1000
+    over_two = counted(shape, dataclasses.replace(LAYOUT, data=1, expert=16))
+    eighth = 4 * common / 8  # 16 devices sum in float32
+    assert over_two.weights == over_two.gradients == 0
+    assert over_two.copies == pytest.approx(2 * 4 * common * 15 / 16)
+    assert over_two.between == pytest.approx(eighth / 2 + eighth / 2)
+    within_one = counted(shape, dataclasses.replace(LAYOUT, data=1, expert=8))
+    assert within_one.copies == pytest.approx(2 * 2 * common * 7 / 8) and within_one.between == 0
+    # with 2 devices for a model, an expert axis of 8 spans two machines; 4 places of it share a machine
+    of_pairs = counted(shape, dataclasses.replace(LAYOUT, data=1, expert=8, model=2))
+    blocks = 4 * 4 * 514 * 512 / 2
+    assert of_pairs.between == pytest.approx(2 * (blocks + 2 * 514 * 1000 / 2) / 4)
+
+
 def test_four_fifths_of_what_hides_are_hidden():
     """Of sending, where the work takes longer, and of the work, where sending does."""
     chip = dataclasses.replace(CHIPS["H100"], domain=8)

@@ -44,7 +44,7 @@ def test_flops_choose_the_same_model_with_and_without_an_mfu(plan, at_mfu):
 def test_hours_and_dollars_follow_from_the_layout_of_least_time(plan):
     built = plan.buildable
     layout = built.layout
-    batch = layout.batch_tokens[-1][1]
+    batch = layout.ramp[-1][1]
     sizes = layout.data, layout.expert, layout.model
     seconds = cost_in(built, sizes, layout.remat, batch, layout.microbatch_tokens).seconds
     hours = built.n_tokens / batch * seconds / 3600

@@ -56,7 +56,7 @@ def asked(law, hours=24.0, layouts=None, spreads=None, chips="H100:8", **limits)
     calibration = dataclasses.replace(calibration, **(spreads or {}))
     constraints = by_time.in_hours(constraints, hours, calibration, parsed.shapes)
     if layouts is not None:
-        constraints = dataclasses.replace(constraints, clock=dataclasses.replace(constraints.clock, grid=layouts))
+        constraints = constraints.with_clock(grid=layouts)
     return law, architecture, constraints
 
 

@@ -294,8 +294,8 @@ def test_counts_of_the_paper():
     """App. H prints 321M active and 5.0B in total for d = 1024 and E = 32, and 79M and 211M for d = 512 and E = 8."""
     wide = architecture.Model(PAPER, 16, 32)
     narrow = architecture.Model(PAPER, 8, 8)
-    assert (wide.n_active, wide.n_total) == (321030144, 5001873408)
-    assert round(narrow.n_active / 1e6) == 79 and round(narrow.n_total / 1e6) == 211
+    assert (wide.shape.n_active, wide.shape.n_total) == (321030144, 5001873408)
+    assert round(narrow.shape.n_active / 1e6) == 79 and round(narrow.shape.n_total / 1e6) == 211
     assert learning_rate.predict(load(recipe.PAPERS_LAW).models.learning_rate, 321030144, 8) == pytest.approx(
         np.exp(8.39 - 0.81 * np.log(321030144) - 0.25 * np.log(8)), rel=0.06
     )  # Eq. 10 as printed, two digits
@@ -343,7 +343,7 @@ def test_another_number_of_experts_is_built_only_where_the_planned_one_does_not_
     """Norms and routers are more than what the law counts: a memory that the smallest planned model fills is too
     small."""
     smallest = architecture.Model(PAPER, 1, 2)
-    limits = optimum.Constraints(flops=1e17, memory_bytes=float(smallest.n_total + smallest.exact_parameters))
+    limits = optimum.Constraints(flops=1e17, memory_bytes=float(smallest.shape.n_total + smallest.exact_parameters))
     made = planning.plan_within(law, PAPER, limits, [1, 2])
     assert made["best"]["n_experts"] == 2 and made["buildable"]["n_experts"] == 1
     assert plan_answer.what_to_train(made).startswith("Train a dense model")

@@ -18,7 +18,7 @@ from fit.laws import FORMS
 from fit.model import reference_model
 from fit.model.architecture import PAPER, Architecture, Model
 from fit.planning import candidates, optimum, planning
-from fit.planning.compare import Question, compare_laws
+from fit.planning.compare import SharedQuestion, compare_laws
 from fit.planning.constraints import Constraints
 from fit.planning.options import PlanOptions
 from fit.table.runs import read_runs, subset
@@ -165,7 +165,7 @@ def test_width_and_depth_outside_the_runs_are_said():
     plan = planning.plan_within(measured, PAPER, Constraints(flops=1e21), [8])
     width = {row["column"]: row for row in plan.best.extrapolation}["d_model"]
     assert width["factor"] == pytest.approx(plan.best.d_model / 1024) and width["high"] == 1024
-    (answer,) = compare_laws([measured], Question(SHAPE, Constraints(flops=1e21), [8])).laws
+    (answer,) = compare_laws([measured], SharedQuestion(SHAPE, Constraints(flops=1e21), [8])).laws
     assert {row["column"] for row in answer.extrapolation} == {row["column"] for row in plan.best.extrapolation}
 
 
@@ -174,7 +174,7 @@ def test_a_model_to_start_from_is_counted_by_its_blocks():
     law = load(LAW)
     plan = fit.plan(LAW, flops=1e23, like="Qwen3-30B-A3B")
     (answer,) = [row for row in plan.like["laws"] if row.law == LAW]
-    foreign = 2 * (model.vocab_size - OWN) * model.d_model
+    foreign = 2 * (model.shape.vocab_size - OWN) * model.shape.d_model
     n_tokens = 1e23 / 6 / model.n_active
     expected = law.predict(model.n_active - foreign, n_tokens, model.whole_experts)
     assert answer.like.loss == pytest.approx(float(expected), rel=1e-12)

@@ -36,7 +36,7 @@ def asked(law, chips, hours, options=None, layouts=None, **limits):
     calibration = efficiencies.of_our_trainer(limits.chips.kind, limits.chips.count)
     constraints = by_time.in_hours(limits, hours, calibration, parsed.shapes)
     if layouts is not None:
-        constraints = dataclasses.replace(constraints, clock=dataclasses.replace(constraints.clock, grid=layouts))
+        constraints = constraints.with_clock(grid=layouts)
     return law, architecture, constraints
 
 
@@ -203,7 +203,7 @@ def test_what_is_timed_is_what_is_emitted_and_priced(i, tmp_path):
     config = emitted(plan, law, tmp_path)
     assert (config.mesh.expert, config.mesh.model, config.remat) == (layout.expert, layout.model, layout.remat)
     assert config.data.seq_len == built.sequence
-    assert tuple(map(tuple, config.batch_tokens)) == layout.batch_tokens
+    assert tuple(map(tuple, config.batch_tokens)) == layout.ramp
     assert config.microbatch_tokens == layout.microbatch_tokens
     # the plan's hours, by the price of a dry run
     planned_hours = built.cost.training_hours
@@ -272,14 +272,14 @@ def trainable(e):
 
 def _in_layouts(model, e, published, count):
     """(active parameters, seconds of a token, least and most tokens) of a model in all layouts of so many chips."""
-    shape = ModelShape.of_config(model.shape | dict(n_experts=e))
-    is_beyond = model.n_active > load(JOINT).ranges["n_active"][1]
-    kv_heads = model.shape.get("n_kv_heads", model.shape["n_heads"])
+    shape = ModelShape.of_config(model.fields | dict(n_experts=e))
+    is_beyond = shape.n_active > load(JOINT).ranges["n_active"][1]
+    kv_heads = model.fields.get("n_kv_heads", model.fields["n_heads"])
     for of_model, expert in itertools.product((1, 2, 4, 8), range(1, count + 1)):
         data, rest = divmod(count, of_model * expert)
-        if rest or (e > 1 and e % expert) or model.d_model % data:
+        if rest or (e > 1 and e % expert) or shape.d_model % data:
             continue
-        if any(value % of_model for value in (model.shape["n_heads"], kv_heads, model.shape["d_ff"])):
+        if any(value % of_model for value in (model.fields["n_heads"], kv_heads, model.fields["d_ff"])):
             continue
         rows = data * expert
         group = 4096
@@ -291,7 +291,7 @@ def _in_layouts(model, e, published, count):
                 parts = [batch, *(first >> i for i in range(20) if first % (rows * group << i) == 0)]
                 seconds = _seconds(shape, published, remat, batch, parts, mesh)
                 if seconds is not None:
-                    yield model.n_active, seconds / batch, least, most
+                    yield shape.n_active, seconds / batch, least, most
 
 
 def _seconds(shape, published, remat, batch, parts, mesh):
@@ -328,7 +328,7 @@ def _batches(model, unit, published, is_beyond):
         batch = unit * k
 
         def allowed(n_tokens, batch=batch):
-            run = rates.run_of(model, n_tokens, 4096)
+            run = rates.run_of(model.shape, n_tokens, 4096)
             batches = [law.batch_tokens(run) for law in rates.laws_for(run)]
             mean = math.exp(sum(map(math.log, batches)) / len(batches))
             return mean >= batch, min(*batches, mean / 2) <= batch

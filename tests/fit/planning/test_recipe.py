@@ -32,7 +32,7 @@ def test_flops_outside_embedding_and_head_are_those_of_deepseek_llm():
     """Its 7B: M = 72 x 30 x 4096^2 + 12 x 30 x 4096 x 4096 = 42,278,584,320, where 72 stands for layers of d_ff = 8/3
     d_model. On 2T tokens the paper gives a peak rate of 4.2e-4 and 2,304 rows of 4,096 tokens."""
     dense_7b = Architecture(vocab_size=102_400, width_per_block=4096 / 30, head_dim=128, ff=8 / 3)
-    run = rates.run_of(Model(dense_7b, 30, 1, 4096), 2e12, sequence=4096)
+    run = rates.run_of(Model(dense_7b, 30, 1, 4096).shape, 2e12, sequence=4096)
     assert run.flops == pytest.approx(42_278_584_320 * 2e12, rel=1e-4)
     assert rates.DEEPSEEK_LLM.learning_rate(run) == pytest.approx(4.2e-4, rel=0.02)
     assert rates.DEEPSEEK_LLM.batch_tokens(run) == pytest.approx(2304 * 4096, rel=0.03)
@@ -197,7 +197,7 @@ def test_the_config_of_the_recipe_is_a_plan_of_its_own_model():
     sharding.make_mesh(config, jax.devices()[:1])
     shape = Architecture(vocab_size=50_304, width_per_block=128, kv_share=0.5, head_dim=128, ff=4)
     planned = recipe.recipe_of(load("sparsity-2025"), Model(shape, 16, 1), config.n_tokens[0])
-    assert counts.n_active(config.model) == Model(shape, 16, 1).n_active
+    assert counts.n_active(config.model) == Model(shape, 16, 1).shape.n_active
     assert Schedule(config).peak == pytest.approx(planned.learning_rate)
     assert config.batch_tokens == planned.batch_tokens and config.data.seq_len == planned.sequence
     assert config.optimizer.warmup_tokens == planned.warmup_tokens

@@ -16,7 +16,7 @@ from fit.laws import joint
 from fit.model import hardware
 from fit.model.architecture import PAPER
 from fit.model.efficiencies import calibrated
-from fit.model.reference_model import PUBLISHED, PublishedModel, read
+from fit.model.reference_model import PUBLISHED, PublishedModel, of_config, read
 from fit.planning import optimum, serving
 from fit.planning.constraints import Constraints
 from fit.planning.options import PlanOptions
@@ -40,7 +40,7 @@ def served_of(model: PublishedModel, bytes_per_parameter: float = 2.0, kv_tokens
     return Served(
         n_active=model.n_active - model.n_embedding,
         n_unused=model.n_total - model.n_active,
-        chosen_share=model.top_k / model.n_experts,
+        chosen_share=model.shape.top_k / model.shape.n_experts,
         bytes_per_parameter=bytes_per_parameter,
         cache_bytes=2 * model.cache * model.cache_blocks * kv_tokens,
     )
@@ -94,7 +94,7 @@ def published_shares() -> dict[str, list[float]]:
             if row["model"] in PUBLISHED:
                 model = read(row["model"])
             else:
-                model = PublishedModel(row["model"], LLAMAS[row["model"]] | dict(vocab_size=32_000), "config.json")
+                model = of_config(row["model"], LLAMAS[row["model"]] | dict(vocab_size=32_000), "config.json")
             served = served_of(model, float(row["bytes_per_parameter"]))
             chips = ServingChips(row["chip"], int(row["n_chips"]))
             modelled = float(row["batch"]) / served.step_seconds(int(row["batch"]), chips)
@@ -135,14 +135,14 @@ def test_counts_are_those_of_models_that_are_built(fields, n_experts):
     model = hardware.built(architecture, style, 1024, 16, routed)
     served = constraints.served(architecture, 1024.0, n_experts)
     assert float(architecture.routed_experts(n_experts)) == routed
-    assert float(served.chosen_share) == pytest.approx(model.chosen_share, rel=1e-12)
+    assert float(served.chosen_share) == pytest.approx(model.shape.chosen_share, rel=1e-12)
     for batch in (1, 7, 64):
-        touched = serving.experts_touched(routed, model.chosen_share, batch)
-        one_expert = 3 * 1024 * (model.shape.get("d_expert") or model.shape["d_ff"])
+        touched = serving.experts_touched(routed, model.shape.chosen_share, batch)
+        one_expert = 3 * 1024 * (model.fields.get("d_expert") or model.fields["d_ff"])
         n_mixtures = 16 - architecture.n_dense if routed > 1 else 0
         unread = n_mixtures * one_expert * (routed - touched)
         embedding = 0 if architecture.tied else 50_304 * 1024
-        by_hand = 2 * (model.n_total - unread - embedding) + 2 * model.kv_elements(4096)
+        by_hand = 2 * (model.shape.n_total - unread - embedding) + 2 * model.shape.kv_elements(4096)
         assert float(served.step_bytes(batch)) == pytest.approx(by_hand, rel=1e-12)
 
 

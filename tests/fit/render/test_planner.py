@@ -450,7 +450,7 @@ def test_it_prints_on_one_white_page_without_its_fields(browser, folder):
 def test_what_is_only_printed_has_its_pictures(browser, folder):
     """Also where the printer does not wait until the page has drawn them."""
     planner = Planner(browser, folder)
-    planner.tab.clock.install()  # no task of the page runs later
+    planner.tab.add_init_script("window.setTimeout = () => 0")  # no task of the page runs later
     planner.tab.goto(f"{planner.file}#law=joint-moe-2025")
     assert planner.tab.locator("figure .ring").count() == 0
     planner.tab.pdf()

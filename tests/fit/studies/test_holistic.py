@@ -13,44 +13,56 @@ from scipy import stats
 from fit import __main__ as command_line
 from fit.errors import UserError
 from fit.studies.architecture_search import holistic, holistic_runs
-from fit.studies.architecture_search.holistic import Setting, Shape, buildable, invert, setting_of, triad_of
+from fit.studies.architecture_search.holistic import (
+    buildable,
+    family,
+    family_of,
+    invert,
+    sized,
+    triad_of,
+    triad_of_shape,
+)
 from fit.table.table import Table, write
 
 # d 512, one dense block, seven of experts of width 176, 4 heads of 64, 2 of keys
-CHECK = Shape(512, 1, 7, 176, Setting(4, 64, 2))
+CHECK = sized(family(4, 64, 2), 512, 1, 7, 176)
 CELLS = list(itertools.product(holistic.BUDGETS, holistic.M_OVER_ACTIVE, holistic.TOTAL_OVER_ACTIVE))
 
 
-def shares(shape):
-    """(r_a, r_d, r_m): what attention with its scores, dense blocks and experts have of M; they add up to 1."""
-    attention, dense, experts = shape.parts()
-    m, active, _ = shape.triad()
-    return (6 * attention + m - 6 * active) / m, 6 * dense / m, 6 * experts / m
+def shares(shape, seq_len):
+    """(r_a, r_d, r_m): what attention with its scores, dense blocks and experts have of M, by the module's equations;
+    they add up to 1."""
+    n_moe = shape.n_blocks - shape.n_dense_blocks
+    attention = 2 * shape.d_model * shape.head_dim * (shape.n_heads + shape.n_kv_heads) * shape.n_blocks
+    dense = 3 * shape.d_model * 3 * shape.d_model * shape.n_dense_blocks
+    experts = 3 * shape.d_model * shape.d_expert * (shape.top_k + shape.n_shared_experts) * n_moe
+    scores = 6 * seq_len * shape.n_heads * shape.head_dim * shape.n_blocks
+    m = 6 * (attention + dense + experts) + scores
+    return (6 * attention + scores) / m, 6 * dense / m, 6 * experts / m
 
 
-def ratios(shape):
+def ratios(shape, seq_len):
     """(M/N_a, N/N_a) from the shares alone, Eq. 4-5: above 6, and between 1 and (n_experts + n_shared) / (top_k +
     n_shared)."""
-    attention, _, experts = shares(shape)
-    held = shape.setting
+    attention, _, experts = shares(shape, seq_len)
     # of attention's FLOPs, those of its scores: they have no parameters
-    scores = attention / (1 + 2 * shape.d_model * (1 + held.n_kv_heads / held.n_heads) / held.seq_len)
+    scores = attention / (1 + 2 * shape.d_model * (1 + shape.n_kv_heads / shape.n_heads) / seq_len)
     of_active = experts / (1 - scores)
-    most = (held.n_experts + held.n_shared) / (held.top_k + held.n_shared)
+    most = (shape.n_experts + shape.n_shared_experts) / (shape.top_k + shape.n_shared_experts)
     return 6 / (1 - scores), 1 + of_active * (most - 1)
 
 
 def test_forward_check():
-    m, active, total = CHECK.triad()
+    m, active, total = triad_of_shape(CHECK, 8192)
     assert (active, total, m) == (22_536_192, 552_394_752, 235_880_448)
     assert f"{m / active:.4f} {total / active:.4f}" == "10.4667 24.5115"
-    assert [f"{share:.5f}" for share in shares(CHECK)] == [".50677".rjust(7, "0"), "0.06001", "0.43322"]
-    assert ratios(CHECK) == pytest.approx((m / active, total / active), rel=1e-14)
+    assert [f"{share:.5f}" for share in shares(CHECK, 8192)] == [".50677".rjust(7, "0"), "0.06001", "0.43322"]
+    assert ratios(CHECK, 8192) == pytest.approx((m / active, total / active), rel=1e-14)
 
 
 def test_inversion_check():
     """C = 1e18, M/N_a = 10.8, N/N_a = 19, d = 480."""
-    layers, dense, moe, d_expert = invert(triad_of(1e18, 10.8, 19), 480, setting_of(1e18))
+    layers, dense, moe, d_expert = invert(triad_of(1e18, 10.8, 19), 480, family_of(1e18), 8192)
     assert [f"{v:.4f}" for v in (layers, dense, moe)] == [
         "9.4388",
         "3.3507",
@@ -66,16 +78,17 @@ def test_inversion_undoes_the_triad():
         used = rng.integers(1, 9)
         shared = rng.integers(0, 3)
         heads = rng.integers(1, 17)
-        held = Setting(int(heads), 64, int(rng.integers(1, heads + 1)), int(experts), int(used), int(shared), 2048)
+        fixed = family(int(heads), 64, int(rng.integers(1, heads + 1)), int(experts), int(used), int(shared))
         width = int(rng.integers(4, 40)) * 64
         depths = rng.integers(1, 30, 2)
         d_expert = int(rng.integers(4, 100)) * 16
-        shape = Shape(width, *map(int, depths), d_expert, held)
-        result = invert(shape.triad(), width, held)
+        shape = sized(fixed, width, *map(int, depths), d_expert)
+        triad = triad_of_shape(shape, 2048)
+        result = invert(triad, width, fixed, 2048)
         assert result == pytest.approx((depths.sum(), *depths, d_expert), rel=1e-9)
-        m, active, total = shape.triad()
+        m, active, total = triad
         assert m / active > 6 and 1 < total / active < (experts + shared) / (used + shared)
-        assert ratios(shape) == pytest.approx((m / active, total / active), rel=1e-12)
+        assert ratios(shape, 2048) == pytest.approx((m / active, total / active), rel=1e-12)
 
 
 def test_table_2_follows_from_eq_2():
@@ -94,16 +107,17 @@ def test_phase_1_cells_that_can_be_built():
     why = {}
     for cell in CELLS:
         triad = triad_of(*cell)
-        held = setting_of(cell[0])
-        result, nearest = buildable(triad, held)
+        fixed = family_of(cell[0])
+        result, nearest = buildable(triad, fixed)
         if not result:
-            why[cell] = holistic.why_none(triad, held, nearest)
+            why[cell] = holistic.why_none(triad, fixed, nearest)
         for width, (shape, off) in result.items():
             built[cell] = shape
             assert width % 64 == 0 and shape.d_expert % 16 == 0 and shape.d_expert >= 64
-            assert shape.n_dense >= 1 and shape.n_moe >= 1 and 1 <= 9 * shape.d_expert / width <= 8
+            assert shape.n_dense_blocks >= 1 and shape.n_mixtures >= 1 and 1 <= 9 * shape.d_expert / width <= 8
             assert (
-                max(abs(a / b - 1) for a, b in zip(shape.triad(), triad, strict=True)) == pytest.approx(off)
+                max(abs(a / b - 1) for a, b in zip(triad_of_shape(shape, 8192), triad, strict=True))
+                == pytest.approx(off)
                 and off <= 0.05
             )
     assert (len(CELLS), len(built), len(why)) == (216, 177, 39)
@@ -131,10 +145,10 @@ def searched(tmp_path_factory):
         best_width = 480 * (flops / 1e18) ** 0.2
         ratios = itertools.product(holistic.M_OVER_ACTIVE[:5], holistic.TOTAL_OVER_ACTIVE[:5])
         for phase, cell in ((0, cell) for cell in ratios):
-            result, _ = buildable(triad_of(flops, *cell), setting_of(flops))
+            result, _ = buildable(triad_of(flops, *cell), family_of(flops))
             if result:
                 rows[phase].append(row_of(result[holistic.median(result)][0], flops, best_width=None))
-        result, _ = buildable(triad_of(flops, 9, 20), setting_of(flops))
+        result, _ = buildable(triad_of(flops, 9, 20), family_of(flops))
         rows[1].extend(row_of(shape, flops, best_width) for shape, _ in result.values())
     paths = []
     for name, part in zip(("phase1", "phase2"), rows, strict=True):
@@ -143,14 +157,14 @@ def searched(tmp_path_factory):
     return paths
 
 
-def row_of(shape, flops, best_width):
-    m, active, total = shape.triad()
+def row_of(shape, flops, best_width, seq_len=8192):
+    m, active, total = triad_of_shape(shape, seq_len)
     width = shape.d_model
     loss = loss_of(m / active, total / active, width, flops, best_width or width)
-    model = {name: getattr(shape.setting, name) for name in ("n_heads", "head_dim", "n_kv_heads")}
+    model = {name: getattr(shape, name) for name in ("n_heads", "head_dim", "n_kv_heads")}
     overrides = " ".join(f"model.{name}={value!r}" for name, value in model.items())
-    columns = dict(d_model=width, n_blocks=shape.n_dense + shape.n_moe, n_experts=288, top_k=8, n_shared_experts=1)
-    columns |= dict(n_dense_blocks=shape.n_dense, d_expert=shape.d_expert, seq_len=8192)
+    columns = dict(d_model=width, n_blocks=shape.n_blocks, n_experts=288, top_k=8, n_shared_experts=1)
+    columns |= dict(n_dense_blocks=shape.n_dense_blocks, d_expert=shape.d_expert, seq_len=seq_len)
     return columns | dict(n_tokens=flops / m, loss=loss, overrides=overrides + " n_tokens=(1, 2)")
 
 
@@ -258,8 +272,8 @@ def test_a_budget_gives_a_complete_architecture(capsys):
     assert origins["d_model"] == "missing" and result["values"]["d_model"]["value"] is None and result["outside"]
     m = result["model"]
     n_dense = m["n_dense_blocks"]
-    shape = Shape(m["d_model"], n_dense, m["n_blocks"] - n_dense, m["d_expert"], setting_of(1e21))
-    made = shape.triad()
+    shape = sized(family_of(1e21), m["d_model"], n_dense, m["n_blocks"] - n_dense, m["d_expert"])
+    made = triad_of_shape(shape, 8192)
     asked = triad_of(1e21, result["values"]["m_over_active"]["value"], 22)
     assert made == pytest.approx((m["flops_per_token"], m["n_active"], m["n_total"]))
     assert (
@@ -300,12 +314,11 @@ def test_eq_2_refitted_on_optima(tmp_path, capsys):
     rows = []
     best = []
     for flops, middle in ((1e18, 512), (1e19, 1024), (1e20, 2048)):
-        shapes = [Shape(middle * k // 8, 1, 8, 176, Setting(4, 64, 2, seq_len=1024)) for k in (4, 6, 8, 11, 15)]
-        best.append(shapes[2].triad()[0])
-        for shape in shapes:
-            m = shape.triad()[0]
-            row = row_of(shape, flops, None)
-            rows.append(row | dict(seq_len=1024, loss=2 + 0.1 * np.log(m / best[-1]) ** 2, n_tokens=flops / m))
+        shapes = [sized(family(4, 64, 2), middle * k // 8, 1, 8, 176) for k in (4, 6, 8, 11, 15)]
+        flops_per_token = [triad_of_shape(shape, 1024)[0] for shape in shapes]
+        best.append(flops_per_token[2])
+        for shape, m in zip(shapes, flops_per_token, strict=True):
+            rows.append(row_of(shape, flops, None, 1024) | dict(loss=2 + 0.1 * np.log(m / best[-1]) ** 2))
     write(Table("x", {k: [r[k] for r in rows] for k in rows[0]}, list(range(len(rows)))), f"{tmp_path}/runs.csv")
     assert run(f"--refit={tmp_path}/runs.csv", "--json") == 0
     result = json.loads(capsys.readouterr().out)["refit"]
