@@ -72,7 +72,7 @@ def leave_absent_tpus_alone() -> None:
 
 
 def _interrupted(*_: Any) -> NoReturn:
-    """Handles Ctrl-C."""
+    """Ends the process at once on Ctrl-C: a KeyboardInterrupt in an import would be a traceback, or be lost."""
     os.write(2, b"interrupted\n")
     os._exit(128 + signal.SIGINT)
 

@@ -122,7 +122,7 @@ def parse(text: str, n_slices: int = 1) -> Slice:
       n_slices: Slices of the job.
 
     Raises:
-      UserError: If there is no such accelerator, or none of that size.
+      UserError: There is no such accelerator, or none of that size.
     """
     kind = _kind(text)
     size = text.partition(":")[2]

@@ -185,7 +185,7 @@ class Sweep:
         """The sweep's backend; the same object each time, so that it may keep what its scheduler said.
 
         Raises:
-          UserError: If it is a file, perhaps a stranger's, that --backend does not name.
+          UserError: It is a file, perhaps a stranger's, that --backend does not name.
         """
         flag = flags.FLAGS["backend"].value if "backend" in flags.FLAGS else None
         if self.backend.endswith(".py") and os.path.abspath(flag or "") != self.backend:

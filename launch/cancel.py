@@ -45,7 +45,7 @@ def cancel_all(sweep: Sweep, patience: float) -> str:
       What was done, in words.
 
     Raises:
-      UserError: If the backend cannot stop it; no job is marked then.
+      UserError: The backend cannot stop it; no job is marked then.
     """
     report = sweep.engine.cancel(sweep, patience)
     files = files_of(sweep.workdir)
@@ -70,7 +70,7 @@ def cancel_job(sweep: Sweep, job: Job, patience: float) -> str:
       What was done, in words.
 
     Raises:
-      UserError: If the job is neither running nor waiting for its turn, or the backend cannot cancel a single job.
+      UserError: The job is neither running nor waiting for its turn, or the backend cannot cancel a single job.
     """
     state = sweep.engine.states(sweep).get(job.name, "")
     is_active = bool(state) and not state.startswith("failed")

@@ -71,8 +71,8 @@ def ask(api: str, method: str, *args: Any, unless: tuple[int, ...] = (), **kwarg
       The server's answer; None if its HTTP code is one of `unless`.
 
     Raises:
-      UserError: If no cluster is known, or it refuses.
-      Unavailable: If the cluster cannot be reached, or gives no answer.
+      UserError: No cluster is known, or it refuses.
+      Unavailable: The cluster cannot be reached, or gives no answer.
     """
     _client()  # raises UserError if the client library or the kubeconfig is missing
     import kubernetes
@@ -182,7 +182,7 @@ def logs(sweep: Sweep, job: Job, item: dict | None, rank: int | None, attempt: i
       attempt: Only this try, from its copied log. The newest try is that of the pod that runs, if one does.
 
     Raises:
-      UserError: If there is no JobSet, no pod or no such try.
+      UserError: There is no JobSet, no pod or no such try.
     """
     pod = _pod(sweep, item, rank or 0) if item else None
     if attempt is not None:

@@ -39,7 +39,7 @@ def write(sweep: Sweep) -> tuple[str, int]:
       failure was accepted.
 
     Raises:
-      UserError: If runs.csv would mix versions.
+      UserError: The table runs.csv would mix versions.
     """
     rows, missing, given_up = rows_of(sweep)
     path = sweep.workdir / "runs.csv"
@@ -80,7 +80,7 @@ def rows_of(sweep: Sweep) -> tuple[list[dict], dict[str, str], dict[str, str]]:
       The rows of the finished runs, {missing run: why}, {run of a job whose failure was accepted: why it failed}.
 
     Raises:
-      UserError: If there are two versions of code or corpus, or a config that is not the sweep's, and sweep.mix does
+      UserError: There are two versions of code or corpus, or a config that is not the sweep's, and sweep.mix does
         not allow it.
     """
     files = files_of(sweep.workdir)

@@ -231,7 +231,7 @@ def _delete(sweep: Sweep, jobs: set[str] | None = None) -> str:
     Waits until they and their pods are deleted (a deletion in the foreground).
 
     Raises:
-      UserError: If JobSets still exist after SECONDS_TO_DELETE.
+      UserError: JobSets still exist after SECONDS_TO_DELETE.
     """
     items = [item["metadata"] for job, item in _list(sweep).items() if jobs is None or job in jobs]
     for item in items:

@@ -27,7 +27,7 @@ def commands(refusal: str) -> dict[str, list[str] | None]:
       refusal: Why neither flag can be used here, as the end of an error's sentence; "" if they can.
 
     Raises:
-      UserError: If a flag is given although there is a refusal, a quotation is not closed, or this machine has no
+      UserError: A flag is given although there is a refusal, a quotation is not closed, or this machine has no
         such program.
     """
     command_of = {flag: words(flag) for flag in ("on_done", "on_failure")}

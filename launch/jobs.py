@@ -308,7 +308,7 @@ def load(path: str, workdir: epath.Path, config_flags: Sequence[str] = ()) -> tu
       The jobs, and their configs by the job's name.
 
     Raises:
-      UserError: If the file, its config file or an override cannot be used.
+      UserError: The file, its config file or an override cannot be used.
     """
     config_file, base, varied = read(path, config_flags)
     jobs = {}
@@ -354,7 +354,7 @@ def config_of(job: Job) -> ConfigDict:
     """The job's config as its command gives it to the trainer.
 
     Raises:
-      UserError: If the config file gives another config than the one that the job was named after.
+      UserError: The config file gives another config than the one that the job was named after.
     """
     config = resolve(cli.load_module(job.config_file, f"job {job.name}"), job.overrides)
     edited = digest(record_of(config))

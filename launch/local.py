@@ -38,8 +38,8 @@ class Local(Backend):
 
         Raises:
           Interrupted: On Ctrl-C or SIGTERM, once the trainers have saved and stopped.
-          UserError: If code or config was edited.
-          Unavailable: If the store is away.
+          UserError: Code or config was edited.
+          Unavailable: The store is away.
         """
         files = files_of(sweep.workdir)
         # smallest first: _Pool takes jobs from the end
@@ -73,7 +73,7 @@ class Local(Backend):
         Kills those that have not stopped after `patience` seconds.
 
         Raises:
-          UserError: If they run elsewhere; nothing is signalled then.
+          UserError: They run elsewhere; nothing is signalled then.
         """
         n_signalled = 0
         n_killed = 0

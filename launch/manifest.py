@@ -82,7 +82,7 @@ def options() -> dict:
     """The values of the flags that sweep.json keeps; of --pod_patch, the contents of the files.
 
     Raises:
-      UserError: If no manifest can be made from a flag's value, or from a file.
+      UserError: No manifest can be made from a flag's value, or from a file.
     """
     values = {name: flags.FLAGS[name].value for name in SAVED_FLAGS}
     other_machines = bool(values["reservation"] or values["flex_start"])

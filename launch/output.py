@@ -33,7 +33,7 @@ def log(job: Job, attempt: int | None = None) -> bytes:
       attempt: Only this try: 1 is the first, -1 the last.
 
     Raises:
-      UserError: If there is no log, or no such try.
+      UserError: There is no log, or no such try.
     """
     if not job.log.exists():
         raise UserError(f"job {job.name} has not started on this machine: there is no {job.log}")

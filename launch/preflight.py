@@ -83,7 +83,7 @@ def pin_corpus(sweep: Sweep, configs: dict[str, ConfigDict]) -> dict:
       The corpora that are on this machine, by fingerprint.
 
     Raises:
-      UserError: If a corpus cannot be loaded, or the sweep has two and --mix does not allow it.
+      UserError: A corpus cannot be loaded, or the sweep has two and --mix does not allow it.
     """
     keys = {job.name: configs[job.name].data.to_json(sort_keys=True) for job in sweep.trained}
     pins = {keys[job.name]: job.corpus for job in sweep.trained if job.corpus}  # of earlier starts
@@ -125,7 +125,7 @@ def tokens(sweep: Sweep, configs: dict[str, ConfigDict], corpora: dict, files: F
       files: The sweep's files, as jobs.files_of lists them.
 
     Raises:
-      UserError: If a job's corpus has too few tokens.
+      UserError: A job's corpus has too few tokens.
     """
     reasons = []
     warnings = {}  # keys only, in order

@@ -100,7 +100,7 @@ class Slurm(Backend):
         """Queues every job that is neither finished nor queued, and a launch.collect after them.
 
         Raises:
-          UserError: If Slurm refuses, or it is not known what is queued.
+          UserError: Slurm refuses, or it is not known what is queued.
         """
         tasks = list(_queue(sweep))
         queued = {task.job for task in tasks}
@@ -132,7 +132,7 @@ class Slurm(Backend):
         """The state of each job in Slurm's queue, by name, and the reason while it waits.
 
         Raises:
-          UserError: If Slurm cannot be asked, or a list is missing or damaged that tells which jobs are queued.
+          UserError: Slurm cannot be asked, or a list is missing or damaged that tells which jobs are queued.
         """
         return {task.job: task.in_words() for task in _queue(sweep)}
 

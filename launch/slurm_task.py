@@ -52,7 +52,7 @@ def run_task(sweep: Sweep, job: Job) -> int:
 
     Raises:
       UserError: Outside of an array.
-      Unavailable: If the store gives no answer.
+      Unavailable: The store gives no answer.
     """
     if not {"SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"} <= os.environ.keys():
         raise UserError("Slurm starts the tasks of this sweep: there is no SLURM_ARRAY_JOB_ID here")
@@ -161,8 +161,8 @@ def call(*command: str, patient: bool = False) -> str:
       What the command printed.
 
     Raises:
-      UserError: If the command is not on this machine, or failed; the error quotes it.
-      Unavailable: If the controller is away.
+      UserError: The command is not on this machine, or failed; the error quotes it.
+      Unavailable: The controller is away.
     """
     timeout = None if command[0] == "sbatch" else SECONDS_TO_ANSWER
     run = functools.partial(subprocess.run, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL)

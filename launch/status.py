@@ -77,8 +77,8 @@ def _print(statuses: list[dict], folder: epath.Path, is_single: bool) -> None:
     """Prints the statuses of the sweeps in `folder`, or of the single one.
 
     Raises:
-      UserError: If there is no sweep, or the backend of a single one cannot be asked.
-      Unavailable: If the backend of a single one gives no answer for now, and there is no --watch.
+      UserError: There is no sweep, or the backend of a single one cannot be asked.
+      Unavailable: The backend of a single one gives no answer for now, and there is no --watch.
     """
     watch = flags.FLAGS.watch
     if is_single and "jobs" not in statuses[0]:
@@ -107,7 +107,7 @@ def _when_answered(call: Callable[[], Any], watch: float | None) -> Any:
     """The result of `call`; while the store gives no answer, it is called again every `watch` seconds.
 
     Raises:
-      Unavailable: If the store gives no answer, and `watch` is None.
+      Unavailable: The store gives no answer, and `watch` is None.
     """
     while True:
         try:

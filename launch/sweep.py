@@ -143,8 +143,8 @@ def start(sweep: Sweep, configs: dict[str, ConfigDict]) -> str:
       A report, in words.
 
     Raises:
-      UserError: If the sweep cannot be started, or runs are missing at its end.
-      Interrupted: If a signal stopped it.
+      UserError: The sweep cannot be started, or runs are missing at its end.
+      Interrupted: A signal stopped it.
     """
     files = files_of(sweep.workdir)
     sweepfile.resume(sweep, files)
@@ -205,7 +205,7 @@ def dry_run(sweep: Sweep, configs: dict[str, ConfigDict], impossible: list[str],
       check_text: Whether to check the text.
 
     Raises:
-      UserError: If a start would be refused: for an impossible job, for the text, or for what the workdir already
+      UserError: A start would be refused: for an impossible job, for the text, or for what the workdir already
         holds. A workdir on gs:// is not read.
     """
     lines = describe(sweep, configs)
@@ -235,7 +235,7 @@ def describe(sweep: Sweep, configs: dict[str, ConfigDict]) -> list[str]:
       configs: The config of each job, by the job's name.
 
     Raises:
-      UserError: If there is a price, but no accelerator.
+      UserError: There is a price, but no accelerator.
     """
     accelerator = ACCELERATOR.value
     if DOLLARS.value is not None and not accelerator:

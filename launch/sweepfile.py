@@ -59,7 +59,7 @@ def chosen_to_run() -> Sweep:
     """The sweep of --workdir, for a command that runs the programs which its sweep.json names.
 
     Raises:
-      UserError: If the file is neither the one that a start of this user wrote, nor the one that --trust names
+      UserError: The file is neither the one that a start of this user wrote, nor the one that --trust names
         (launch/trust.py).
     """
     workdir = absolute(flags.FLAGS.workdir)
@@ -210,7 +210,7 @@ def resume(sweep: Sweep, files: Files) -> None:
       files: The sweep's files, as jobs.files_of lists them.
 
     Raises:
-      UserError: If the code or the configs differ from those of jobs that have begun, and --mix does not allow it;
+      UserError: The code or the configs differ from those of jobs that have begun, and --mix does not allow it;
         another backend still has jobs; or a job's folder is a symbolic link.
     """
     if not is_remote(sweep.workdir):  # the contents of the folders are checked when trainers are started

@@ -181,7 +181,7 @@ def start(
       The trainer; None if an earlier one still runs.
 
     Raises:
-      UserError: If the config file or the code has changed since the job was created, or what the trainer would
+      UserError: The config file or the code has changed since the job was created, or what the trainer would
         write is a symbolic link.
     """
     version = code_version()

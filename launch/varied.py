@@ -20,7 +20,7 @@ def resolve(base: types.ModuleType, overrides: dict) -> ConfigDict:
     """The config of a module with get_config(), with the overrides of one job.
 
     Raises:
-      UserError: If that is no config. ConfigDict raises other errors for an override.
+      UserError: That is no config. ConfigDict raises other errors for an override.
     """
     config = cli.config_of(base).lock()
     for name in overrides.keys() - schema.flat(config).keys() - schema.FIELDS.keys():
@@ -41,7 +41,7 @@ def read(path: str, config_flags: Sequence[str] = ()) -> tuple[str, types.Module
       The path of the config file, its module, and a dict of overrides for each job.
 
     Raises:
-      UserError: If the file or its config file cannot be used, a flag sets no field, or the file sets the field too.
+      UserError: The file or its config file cannot be used, a flag sets no field, or the file sets the field too.
     """
     sweep = cli.load_module(path, "--sweep")
     name = f"--sweep={path}: get_sweep()"

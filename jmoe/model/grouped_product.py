@@ -3,8 +3,8 @@
 Axes: M rows, K units in, N units out, E experts (of this device).
 
 On a TPU libtpu has a kernel for jax.lax.ragged_dot. On GPUs and CPUs XLA would multiply each row by every expert's
-matrix. So tokamax's kernels are used on GPUs (jmoe/model/gpu_kernels.py), and blocks of rows on CPUs
-(blocked_product.py).
+matrix. So tokamax's kernels are used on GPUs (jmoe/model/gpu_kernels.py), and no grouped product on CPUs
+(moe_dropless.py).
 """
 
 import functools
@@ -18,11 +18,10 @@ from jaxtyping import Array, Float, Int
 
 from jmoe.errors import UserError
 from jmoe.model import gpu_kernels, kernels, sharding
-from jmoe.model.blocked_product import blocked_product
 
 XLA = "xla"
 TOKAMAX = "tokamax"
-BLOCKS = "blocks"
+EVEN_SHARES = "even_shares"
 SAVED = "grouped_product"  # the name by which remat knows the product of the forward pass
 ALIGNED = 8  # 16-bit numbers in 16 bytes: the kernels need rows of a multiple of 16 bytes
 
@@ -31,18 +30,18 @@ Inputs = tuple[Float[Array, "M K"], Float[Array, "E K N"], Int[Array, " E"]]
 
 
 def kernel_of(platform: str, dtype: DTypeLike, widths: tuple[int, ...]) -> str:
-    """The kernel of grouped_product on a platform, of arrays of this dtype and of these widths of rows.
+    """The kernel of moe_dropless on a platform, of arrays of this dtype and of these widths of rows.
 
-    It is "tokamax" on GPUs, "blocks" on CPUs, else "xla". tokamax's kernels take 16-bit numbers, in rows of a multiple
-    of 16 bytes. Float32 and other widths, which only checks and small models have, are left to XLA.
+    It is "tokamax" on GPUs, "even_shares" on CPUs, else "xla". tokamax's kernels take 16-bit numbers, in rows of a
+    multiple of 16 bytes. Float32 and other widths, which only checks and small models have, are left to XLA.
 
     Raises:
       UserError: a GPU without tokamax, or with one that cannot be imported.
     """
     product = "experts that drop nothing"
     if platform == "cpu":
-        kernels.note(product, "XLA, in blocks of rows of one expert")
-        return BLOCKS
+        kernels.note(product, "XLA's batched product of even shares, and blocks of what overflows")
+        return EVEN_SHARES
     if platform == "tpu":
         kernels.note(product, "libtpu's grouped product")
         return XLA
@@ -81,15 +80,13 @@ def grouped_product(
     Args:
       rows_MK, weights_EKN: of one dtype.
       count_E: rows of each expert, int32.
-      kernel: "xla", "tokamax" or "blocks".
+      kernel: "xla" or "tokamax".
       has_rows_without_expert: whether rows may remain after those of the last expert. Their products are zeros.
     """
     if kernel == XLA:
         return jax.lax.ragged_dot(rows_MK, weights_EKN, count_E)
     axes = sharding.varying_axes(rows_MK, weights_EKN, count_E)
     rows_MK, weights_EKN, count_E = (sharding.vary(a, axes) for a in (rows_MK, weights_EKN, count_E))
-    if kernel == BLOCKS:
-        return checkpoint_name(blocked_product(rows_MK, weights_EKN, count_E), SAVED)
     n_rows = len(rows_MK)
     if n_rows % ALIGNED:  # the gradient of the weights transposes rows
         rows_MK = jnp.pad(rows_MK, ((0, -n_rows % ALIGNED), (0, 0)))

@@ -1,11 +1,13 @@
 """The mixture without a capacity: nothing is dropped.
 
 Rows are sorted by expert, and each run of rows is multiplied by its expert's matrix (jmoe/model/grouped_product.py).
+On CPUs, which have no kernel for that, each expert's even share of the rows passes through it as with a capacity, and
+the rest in blocks (overflow.py).
 
 Where experts are spread over devices, rows are sent to the devices of their experts and back.
 
-Axes (jmoe/model/__init__.py): D, E experts of this device, F, G = 1, I units of any kind, J choices, L slots, O = 2 F
-units of gate and up, S tokens, X.
+Axes (jmoe/model/__init__.py): C rows of an even share, D, E experts of this device, F, G = 1, I units of any kind,
+J choices, L slots, O = 2 F units of gate and up, S tokens, X.
 """
 
 import functools
@@ -17,9 +19,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jmoe.model import permute, routing, sharding
-from jmoe.model.experts import scale_rows
-from jmoe.model.grouped_product import TOKAMAX, grouped_product
+from jmoe.model.experts import scale_rows, swiglu
+from jmoe.model.grouped_product import EVEN_SHARES, TOKAMAX, grouped_product
 from jmoe.model.moe_capacity import assign_slots
+from jmoe.model.overflow import overflow
 from jmoe.model.permute import ExpertWeights
 
 BUFFER_FACTOR = 1.5  # times a device's mean load: the rows that are sent to it at once
@@ -46,12 +49,15 @@ def moe_dropless(
       expert_GJ, gate_GJ: of each choice; experts are numbered over all devices.
       weights: of this device's experts.
       n_experts: on all devices.
-      kernel: as grouped_product takes it.
+      kernel: as grouped_product.kernel_of names it.
     """
     n_local_experts = len(weights[0])
     # rows that are sent are fewer than their buffer has slots
     has_empty_slots = n_local_experts < n_experts
-    local_experts = functools.partial(_experts_on_sorted_rows, kernel, has_empty_slots)
+    if kernel == EVEN_SHARES:
+        local_experts = _experts_on_even_shares
+    else:
+        local_experts = functools.partial(_experts_on_sorted_rows, kernel, has_empty_slots)
     if n_local_experts == n_experts:
         return local_experts(x_GSD, expert_GJ, gate_GJ, weights)
     return _expert_parallel(local_experts, x_GSD, expert_GJ, gate_GJ, weights)
@@ -192,3 +198,35 @@ def _experts_on_sorted_rows(
     hidden_JF = jax.nn.silu(gate_JF) * up_JF
     outputs_JD = product(scale_rows(hidden_JF, row_gates_GJ1[0]), down_EFD)
     return permute.combine(outputs_JD[None], slots)
+
+
+# Even shares of the rows, and blocks of what overflows.
+
+
+def _experts_on_even_shares(
+    x_GSD: Float[Array, "1 S D"],
+    expert_GJ: Int[Array, "1 J"],
+    gate_GJ: Float[Array, "1 J"],
+    weights: ExpertWeights,
+) -> Float[Array, "1 S D"]:
+    """Passes each expert's even share of the rows through it in one batched product, and adds what overflows.
+
+    Rows of expert E, which is none, are left out.
+    """
+    axes = sharding.varying_axes(x_GSD, expert_GJ, gate_GJ, *weights)
+    x_GSD, expert_GJ, gate_GJ = (sharding.vary(a, axes) for a in (x_GSD, expert_GJ, gate_GJ))
+    gate_EDF, up_EDF, down_EFD = (sharding.vary(a, axes) for a in weights)
+    n_experts = len(gate_EDF)
+    share = -(-expert_GJ.size // n_experts)  # rounded up
+    choice_GL, slot_GJ = assign_slots(expert_GJ, n_experts, share)
+    slots = permute.make_slots(choice_GL, slot_GJ, x_GSD.shape[1])
+    rows_GLD, row_gates_GL1 = permute.dispatch(x_GSD, gate_GJ, slots)
+    rows_ECD = rows_GLD.reshape(n_experts, share, -1)
+    gates_EC1 = row_gates_GL1.reshape(n_experts, share, 1)
+    outputs_ECD = swiglu(rows_ECD, gate_EDF, up_EDF, down_EFD, gates_EC1)
+    y_GSD = permute.combine(outputs_ECD.reshape(rows_GLD.shape), slots)
+    choices = routing.sort_by_expert(expert_GJ, n_experts)
+    overflow_SD = overflow(
+        share, x_GSD[0], gate_GJ[0], (gate_EDF, up_EDF, down_EFD), choices.order_GJ[0], choices.count_GE[0]
+    )
+    return y_GSD + overflow_SD

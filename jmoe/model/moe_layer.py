@@ -38,7 +38,7 @@ def moe_layer(  # noqa: PLR0913  most are by name
       group_tokens: by default all tokens are one group.
       capacity_factor: C = int(S top_k capacity_factor / E), S at most; None: nothing is dropped; groups affect only
         metrics.
-      kernel: without a capacity, as grouped_product takes it; by default what kernel_of there names for the platform.
+      kernel: without a capacity, one that grouped_product.kernel_of names; by default the platform's.
       routing_options: how routing.route chooses, besides top_k.
 
     Returns:

@@ -50,7 +50,7 @@ class State(enum.Enum):
 
 
 def end(reason: str) -> NoReturn:
-    """Ends this process at once, and prints why."""
+    """Prints why, and ends this process at once: all else that Python does at its end could still write."""
     consequence = "this process ends and writes nothing more; the same command goes on from what is saved"
     print(f"error: {reason}: {consequence}", file=sys.stderr, flush=True)
     os._exit(UNAVAILABLE)

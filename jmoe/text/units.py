@@ -148,6 +148,10 @@ def _start_worker(data: ConfigDict) -> None:
 
 
 def _end_with_parent() -> None:
+    """Waits in a thread for the parent's end, and then ends this process, which may be in the middle of a unit.
+
+    Only the main thread could raise an exception that ends it, and it is busy. Half a unit leaves a temporary file.
+    """
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

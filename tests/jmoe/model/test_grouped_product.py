@@ -72,7 +72,7 @@ def test_aligned_bfloat16_rows_on_a_gpu_take_tokamax_and_all_others_xla():
     assert kernel_of("gpu") == "tokamax"
     assert kernel_of("gpu", dtype=jnp.float32) == kernel_of("gpu", widths=(64, 20)) == "xla"
     assert kernel_of("tpu") == "xla"
-    assert kernel_of("cpu") == "blocks"
+    assert kernel_of("cpu") == "even_shares"
 
 
 def test_a_gpu_without_tokamax_is_a_sentence_that_names_the_extra(monkeypatch):

@@ -149,7 +149,7 @@ def uneven(shape, top_k, kernel, skew):
     "shape, top_k, kernel, skew",
     [
         ((2, 2, 2), 2, "xla", 0.0),
-        ((2, 4, 1), 2, "blocks", 3.0),
+        ((2, 4, 1), 2, "even_shares", 3.0),
     ],
 )
 def test_nothing_is_dropped_on_any_mesh_however_uneven_the_load(shape, top_k, kernel, skew):
