@@ -33,6 +33,8 @@ COMMANDS = {  # name: (the module of fit.commands that has it, what it does)
     "report": ("pictures", "one HTML page with every table and figure"),
     "page": ("pictures", "one HTML page that plans in the browser"),
 }
+OUTPUTS = ("out", "emit_config", "emit_sweep")  # flags that name a file to write
+UPDATED = ("add", "law")  # the command that may write its file of this flag again
 # What pip calls a package, where that differs from what Python imports.
 PIP_NAMES = {"absl": "absl-py", "pyarrow": "'jmoe[parquet]'", "tensorboard": "'jmoe[train]'"}
 
@@ -119,6 +121,7 @@ def _command(command: Any, arguments: list[str]) -> int:
         is_text = isinstance(flag.value, str) and not flag.value.strip()
         if flag.present and (is_text or flag.value == []):  # as of an unset shell variable
             raise UserError(f"--{flag.name}= is empty; give it a value or leave it out")
+    _check_outputs(command.__name__.lower(), values, positional)
     options = {field.name: values[flag_of(field.name)].value for field in _flagged(command)}
     try:
         command(**options).run(*positional)
@@ -128,6 +131,23 @@ def _command(command: Any, arguments: list[str]) -> int:
         line = retyped.with_flags(command.__name__.lower(), list(options), arguments, e)
         raise UserError(e.sentence + line) from e
     return 0
+
+
+def _check_outputs(command: str, values: Any, positional: list[str]) -> None:
+    """UserError where a file to write is one that the command reads: nobody else may have a copy of it."""
+    from fit.options import listed
+
+    for name in OUTPUTS:
+        output = values[name].value if name in values else None
+        if not output or not os.path.isfile(output):
+            continue
+        read = [("SOURCE", path) for path in positional]
+        for other in values:
+            if other not in OUTPUTS and (command, other) != UPDATED:
+                read.extend((f"--{other}", path) for path in listed(values[other].value) if isinstance(path, str))
+        for source, path in read:
+            if os.path.isfile(path) and os.path.samefile(path, output):
+                raise UserError(f"--{name}={output}: {source} is the same file, which would be lost; name another")
 
 
 def _flagged(command: Any) -> list[dataclasses.Field]:

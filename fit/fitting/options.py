@@ -29,6 +29,7 @@ from fit.options import (
     words,
 )
 
+MOST_DRAWS = 100_000  # of a bootstrap; each is a fit, and law.json holds all of them
 OF_A_SINGLE_FORM = ("fix", "bootstrap", "select", "prior")  # options that need one form
 
 
@@ -120,7 +121,7 @@ class FitOptions(Options):
             ("objective", "rmse"),
         )
     )
-    bootstrap: int = whole("Number of fits to resampled runs, for intervals; 100 is usual.", 0)
+    bootstrap: int = whole("Number of fits to resampled runs, for intervals; 100 is usual.", 0, most=MOST_DRAWS)
     bootstrap_form: str = of_python(
         choice(
             "What is resampled: the errors of the runs, the runs with replacement, or as in the paper 80% of the runs "

@@ -61,7 +61,7 @@ NO_OPTIMUM = (
     "has no optimum; fit it to more runs"
 )
 RISES = "at n_experts = {at:g} this law's loss does not fall with n_tokens: it has no optimum"
-UNBOUNDED = "nothing bounds the plan: give --flops, or both --memory_gb and --max_tokens"
+UNBOUNDED = "nothing bounds the plan: give --flops, or --hours with --chips, or both --memory_gb and --max_tokens"
 NO_BUDGET_TO_SHARE = "--inference_tokens needs --flops, the budget that they share"
 NOT_POSITIVE = "--{flag}={value:g}: expected a {kind} number up to {largest:g}"
 LESS_THAN_A_TOKEN = "--max_tokens={value:g}: expected at least 1 token"
@@ -341,8 +341,8 @@ CLOCK_DIFFERS = (
     "{by_flops} train at {ratio:.2f} ({ends:.2f}) times the speed of {by_time} on these chips ({label})"
 )
 CLOCK_DIFFERS_BY_SIZE = (
-    "By FLOPs {by_flops} experts are best, by wall-clock time {by_time}: these chips train at most {largest:amount} "
-    "active parameters with {by_flops}"
+    "By FLOPs {by_flops} experts are best, by wall-clock time {by_time}: within its limits these chips train at most "
+    "{largest:amount} active parameters with {by_flops}"
 )
 
 # What several laws say together.

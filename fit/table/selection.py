@@ -22,6 +22,7 @@ from fit.table.table import Table, to_numbers, with_rows
 
 FINITE = "finite"
 LAST = "last"
+MOST_REASONS = 8  # that are named where rows are left out
 # what tools call a run's step, in lower case
 STEPS = ("step", "_step", "steps", "global_step", "trainer/global_step", "iteration", "iterations", "iter", "num_steps")
 
@@ -93,8 +94,12 @@ def select(table: Table, conditions: Sequence[Condition]) -> Table:
 
 
 def left_out_in_words(left_out: dict[str, int]) -> str:
-    """How many rows each condition left out."""
-    return ", ".join(f"{count} with {reason}" for reason, count in left_out.items())
+    """How many rows each condition left out; of many reasons the most frequent, and a count of the other rows."""
+    reasons = sorted(left_out.items(), key=lambda item: -item[1])
+    words = [f"{count} with {reason}" for reason, count in reasons[:MOST_REASONS]]
+    if len(reasons) > MOST_REASONS:
+        words.append(f"{sum(count for _, count in reasons[MOST_REASONS:])} with other values")
+    return ", ".join(words)
 
 
 def _alternatives(table: Table, conditions: Sequence[Condition]) -> list[list[Condition]]:

@@ -152,7 +152,13 @@ def test_a_run_of_another_tool_comes_as_a_table(folder, tmp_path, capsys):
     shutil.copy(folder / "runs.csv", table)
     theirs = tmp_path / "theirs.csv"
     theirs.write_text("run,n_active,n_tokens,n_experts,loss\nmine,50000,1e6,8,1.9\n")
-    assert command_line.run(["add", f"--law={folder}/law.json", f"--run={theirs}", f"--runs={table}"]) == 0
+    law = tmp_path / "law.json"
+    shutil.copy(folder / "law.json", law)
+    asked = ["add", f"--law={law}", f"--run={theirs}", f"--runs={table}"]
+    assert command_line.run([*asked, f"--out={table}"]) == 2
+    assert "--runs is the same file" in capsys.readouterr().err and len(rows_of(table)) == 36
+    assert command_line.run([*asked, f"--out={law}"]) == 0  # a law may be brought up to date in its place
+    assert json.loads(law.read_text())["fitted"]["runs"] == 37
     message = " ".join(capsys.readouterr().out.split())
     assert re.search(r"mine: predicted \d\.\d{4}, measured 1\.9000 \(.*\), (inside|OUTSIDE) its 80% interval", message)
     rows = rows_of(table)
