@@ -21,7 +21,7 @@ from fit.aliases import Array, ByName, Json, Numbers, Opt
 from fit.errors import UserError
 from fit.fitted_law import codec, published_draws
 from fit.fitted_law.bounds import Coefficient
-from fit.fitted_law.models import Models
+from fit.fitted_law.models import Models, first_values
 from fit.fitted_law.parts import (
     Bootstrap,
     Choice,
@@ -471,8 +471,7 @@ class Law:
             if shape[name] is None and known is None and several:
                 raise UserError(
                     f"--law={self.name}: its runs have {len(several)} values of {name} "
-                    f"({', '.join(map(str, several[:4]))}{', ...' if len(several) > 4 else ''}), "
-                    f"none of them in most: say which by --shape={name}:…"
+                    f"({first_values(several)}), none of them in most: say which by --shape={name}:…"
                 )
             shape[name] = shape[name] or known or getattr(PAPER, name)
         shape["final_norm"] = self.models.final_norm

@@ -261,7 +261,7 @@ def findings(models: Models) -> Iterator[Finding]:
         if models.architecture and name in models.architecture:
             continue
         most = models.get(name) or models.overrides.get(name)
-        yield finding("values_differ", count=len(values), column=name, values=_first(values), most=most or None)
+        yield finding("values_differ", count=len(values), column=name, values=first_values(values), most=most or None)
     yield from of_architecture(models)
 
 
@@ -269,7 +269,7 @@ def of_architecture(models: Models) -> Iterator[Finding]:
     """Findings on how the runs' models are built, where they differ in it or the table does not say all of it."""
     for name, values in models.differing.items():
         if models.architecture and name in models.architecture:
-            shown = _first([f"{v:.4g}" for v in values])
+            shown = first_values([f"{v:.4g}" for v in values])
             planned = float(models.architecture[name])
             yield finding(
                 "shapes_differ", count=len(values), column=NAMES.get(name, name), values=shown, planned=planned
@@ -279,7 +279,7 @@ def of_architecture(models: Models) -> Iterator[Finding]:
     yield from models.assumed
 
 
-def _first(values: Sequence) -> str:
+def first_values(values: Sequence) -> str:
     """The first values of a column that has several."""
-    shown = ", ".join(map(str, values[:4]))
+    shown = ", ".join(f"{value:.15g}" if isinstance(value, float) else str(value) for value in values[:4])
     return f"{shown}, ..." if len(values) > 4 else shown

@@ -125,8 +125,7 @@ CATALOGUE = {
     "outside": Kind("outside the fitted range: {outside}"),
     "rows_without_loss": Kind("{count} rows without a loss are skipped"),
     "beyond_baseline": Kind(
-        "{count} of these losses lie beyond the baseline's runs: the farthest takes {factor:.2f} times the largest "
-        "of their costs"
+        "losses beyond the baseline's runs: {count}; the farthest takes {factor:.2f} times the largest of their costs"
     ),
     "other_table": Kind("{table} is not the table that --law={law} was fitted to: both changes count below"),
     "taken_from_table": Kind("the run leaves out what all runs of the table share; taken for it: {columns}"),

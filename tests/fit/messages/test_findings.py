@@ -375,7 +375,7 @@ CLAUSES = [
     ),
     ("unfinished", dict(state=but_first([""] * 15, "crashed")), "(column state: crashed): row 2; leave them out|"),
     ("schedules_differ", dict(lr_schedule=["cosine", "wsd", "linear"] * 5), "for one of size or tokens|"),
-    ("values_differ", dict(vocab_size=[257, 512, 1024] * 5), "(257.0, 512.0, 1024.0): the law uses none of them|"),
+    ("values_differ", dict(vocab_size=[257, 512, 1024] * 5), "(257, 512, 1024): the law uses none of them|"),
     ("rates_differ_in_table", RATED | dict(peak_learning_rate=RATES), "for a worse model; --with_rate fits"),
 ]
 
