@@ -148,6 +148,10 @@ CATALOGUE = {
         "n_tokens",
         clauses={"vocabulary": (" of the vocabulary of {vocab_size:,}",)},
     ),
+    "counts_without_embedding": Kind(
+        "the column {column} is read as {name}, which counts embedding and head, but its name says that they are left "
+        "out: small models count too little, and so do FLOPs; add vocab_size times d_model for each of the two"
+    ),
     "flops_far_off": Kind(
         "the column {column} is {times:.3g} times 6 n_active n_tokens at the median run: are these columns what they "
         "are called?"

@@ -19,6 +19,7 @@ USUAL_NAMES = {
         "num_params",
         "num_parameters",
         "parameter_count",
+        "n_act",
         "num_scaling_params",
         "params_total",
         "n_parameters",
@@ -67,6 +68,8 @@ USUAL_NAMES = {
 # words by which a column's name says that it holds a plan, or what was trained in the end
 PLANNED = {"target", "planned", "plan", "expected", "nominal", "requested", "goal", "intended", "desired", "predicted"}
 ACTUAL = {"actual", "real", "measured", "achieved", "true", "exact"}
+# how a column's name, in snake case, says that its counts leave out the embedding
+WITHOUT_EMBEDDING = re.compile(r"(^|_)(no|non|without|excl|excluding|minus)_?(emb|embed|embedding|embeddings)(_|$)")
 DIFFER = 0.01  # two columns of one quantity differ if they are further apart than this share
 OTHER_SIZES = {"vocab", "vocabulary", "batch", "hidden", "head", "block", "context", "seq", "chunk", "step", "tokens"}
 RATE = "per"  # a word of speeds and ratios, such as tokens_per_second
@@ -114,6 +117,11 @@ def rivals(name: str, column: str, columns: Mapping[str, list], taken: Collectio
 def is_actual(column: str) -> bool:
     """Whether a column's name says that it has trained values, not planned ones."""
     return bool(ACTUAL & set(snake_case(column).split("_")))
+
+
+def is_without_embedding(column: str) -> bool:
+    """Whether a column's name says that its counts of parameters leave out the embedding."""
+    return bool(WITHOUT_EMBEDDING.search(snake_case(column)))
 
 
 def _ranked(name: str, columns: Mapping[str, list], taken: Collection[str], loosest: int = 2) -> list[str]:

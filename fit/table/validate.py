@@ -17,7 +17,7 @@ from fit.aliases import Array
 from fit.errors import UserError
 from fit.messages.finding import Finding, finding
 from fit.table.bad_cells import cell_problems, header_problems, header_rows
-from fit.table.column_guesses import guess, is_actual, rivals
+from fit.table.column_guesses import guess, is_actual, is_without_embedding, rivals
 from fit.table.computed import with_columns
 from fit.table.known_columns import (
     FEWEST_TOKENS,
@@ -195,7 +195,7 @@ def doubts(table: Table, crashed: bool = True) -> list[Finding]:
     """
     known = known_columns(table)
     findings = [*_expert_doubts(table, known), *_token_doubts(table, known), *_flops_doubts(table, known)]
-    findings += _rival_doubts(table)
+    findings += [*_embedding_doubts(table), *_rival_doubts(table)]
     correlation = loss_against_compute(known)
     if correlation > 0:
         findings.append(finding("losses_do_not_fall", correlation=correlation))
@@ -232,6 +232,14 @@ def _flops_doubts(table: Table, known: Columns) -> Iterator[Finding]:
         yield left_out
     elif abs(median) > math.log(10):
         yield finding("flops_far_off", column=name, times=math.exp(median))
+
+
+def _embedding_doubts(table: Table) -> Iterator[Finding]:
+    """A finding for each count of parameters whose column says, by its name, that it leaves out the embedding."""
+    for name in ("n_active", "n_total"):
+        column = table.names.get(name)
+        if column in table.columns and is_without_embedding(column):
+            yield finding("counts_without_embedding", column=column, name=name)
 
 
 def _rival_doubts(table: Table) -> Iterator[Finding]:

@@ -227,6 +227,7 @@ TABLES = {
     "top_k_above_n_experts": dict(n_experts=4, top_k=8),
     "tokens_of_runs": dict(n_tokens=but_first(TOKENS, 1e4)),
     "flops_leave_out": dict(flops=6 * (SIZES - 3e7) * TOKENS),
+    "counts_without_embedding": dict(n_active_no_embedding=SIZES),
     "flops_far_off": dict(flops=6 * SIZES * TOKENS / 50),
     "rival_column": dict(actual_tokens=1.2 * TOKENS),
     "losses_do_not_fall": dict(loss=LOSSES[::-1]),
@@ -267,8 +268,9 @@ def table_of(columns):
     """A table of these columns, of numbers for all rows or of rows."""
     count = len(columns["n_active"])
     full = {name: np.broadcast_to(v, count).tolist() for name, v in columns.items() if v is not None}
-    losses = [name for name in ("val_bpb", "val_ppl") if name in full]
-    return Table("runs.csv", full, list(range(2, 2 + count)), {"loss": losses[0]} if losses else {})
+    theirs = dict(val_bpb="loss", val_ppl="loss", n_active_no_embedding="n_active")
+    names = {theirs[name]: name for name in full if name in theirs}
+    return Table("runs.csv", full, list(range(2, 2 + count)), names)
 
 
 def of_columns(changes):

@@ -192,6 +192,7 @@ def test_what_was_trained_comes_before_what_was_planned():
     assert "--columns=n_tokens:actual_tokens reads what was trained" in " ".join(sentences(validate.doubts(renamed)))
     columns = {"target_tokens": ["1e9"], "tokens": ["1.2e9"], "predicted_loss": ["3"], "eval_loss": ["3.1"]}
     assert guess("n_tokens", columns) == "tokens" and guess("loss", columns) == "eval_loss"
+    assert guess("n_active", {"N_total": ["2e9"], "N_act": ["1e9"]}) == "N_act"
 
 
 def test_the_last_checkpoints_of_runs_are_kept():
