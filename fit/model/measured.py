@@ -11,6 +11,8 @@ import pathlib
 from collections.abc import Callable
 
 from fit.errors import UserError
+from fit.messages.units import amount
+from fit.model.architecture import training_flops
 from fit.model.chips import CHIPS, Chip
 from fit.model.layout import REMATS, Layout
 from fit.model.shape import ModelShape
@@ -171,7 +173,7 @@ def read_own(
       kind, n_chips, sequence: the chips and the tokens in a row, where the table does not say.
 
     Raises:
-      UserError: where the file, a column or a number is missing.
+      UserError: where the file, a column or a number is missing, or a speed is above the peak of its chips.
     """
     runs = []
     for n, row in enumerate(_own_rows(path), 2):
@@ -184,6 +186,12 @@ def read_own(
         _check_chip(own_kind, where)
         layout = _own_layout(row, CHIPS[own_kind], n_chips, sequence, where)
         run = MeasuredRun(str(path), own_kind, shape_of(row), layout, speed, row)
+        peak = run.n_chips * run.chip.flops / training_flops(float(run.shape.n_active - run.shape.looked_up), 1)
+        if speed > peak:
+            raise UserError(
+                f"{where}: tokens_per_second is {speed:g}, expected at most {peak:.3g}, which {run.n_chips:g} x "
+                f"{own_kind} reach at their peak with {amount(float(run.shape.n_active))} active parameters"
+            )
         runs.append(dataclasses.replace(run, tokens_per_second=speed / run.n_chips))
     return runs
 

@@ -399,6 +399,7 @@ def test_own_measurements_are_read_from_a_table(tmp_path):
             'row 2: tokens_per_second is "fast", expected a positive',
         ),
         ("d_model,n_experts,tokens_per_second\n512,1,-3\n", 'tokens_per_second is "-3"'),
+        ("d_model,n_experts,tokens_per_second\n512,1,9e12\n", "tokens_per_second is 9e+12, expected at most "),
         ("d_model,n_experts,tokens_per_second,chip\n512,1,3,h100\n", 'chip is "h100"; kinds: H100, '),
         ("d_model,n_experts,tokens_per_second,expert\n512,8,3,3\n", "expert 3 times model 1 does not divide its 8"),
         ("d_model,n_experts,tokens_per_second,remat\n512,8,3,half\n", 'remat is "half", expected one of full, dots'),
