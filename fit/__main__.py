@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import inspect
+import io
 import os
 import signal
 import sys
@@ -41,6 +42,8 @@ PIP_NAMES = {"absl": "absl-py", "pyarrow": "'jmoe[parquet]'", "tensorboard": "'j
 
 def main() -> None:
     """Entry point; exits with 0, with 2 and one sentence on a user's mistake, or with 130 when interrupted."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")  # answers have × and 10²²; an ASCII locale would end in an error
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupted)
     try:

@@ -48,6 +48,12 @@ def law(folder, out):
     subprocess.run([sys.executable, "-m", "fit", *arguments], check=True, env=env, capture_output=True)
 
 
+def test_answers_are_utf_8_in_any_locale():
+    arguments = [sys.executable, "-m", "fit", "plan", "--law=chinchilla-2022", "--flops=1e21"]
+    done = subprocess.run(arguments, env=ENV | {"PYTHONIOENCODING": "ascii"}, capture_output=True)
+    assert done.returncode == 0 and "Price: 10²¹ training FLOPs" in done.stdout.decode("utf-8"), done.stderr
+
+
 def test_law_says_both_errors_and_keeps_them(folder, capsys):
     record = json.loads((folder / "law.json").read_text())
     assert record["fitted"]["runs"] == 267 and record["held_out"]["runs"] == 3
