@@ -5,6 +5,7 @@ import importlib
 import inspect
 import io
 import os
+import re
 import signal
 import sys
 from types import FrameType
@@ -36,6 +37,9 @@ COMMANDS = {  # name: (the module of fit.commands that has it, what it does)
 }
 OUTPUTS = ("out", "emit_config", "emit_sweep")  # flags that name a file to write
 UPDATED = ("add", "law")  # the command that may write its file of this flag again
+# what absl says of a flag's value
+NOT_TRUE_OR_FALSE = re.compile(r"flag (--\w+=.*): \('Non-boolean argument to boolean flag', .*\)")
+NO_CHOICE = re.compile(r"flag (--\w+=.*): value should be one of <(.*)>")
 # What pip calls a package, where that differs from what Python imports.
 PIP_NAMES = {"absl": "absl-py", "pyarrow": "'jmoe[parquet]'", "tensorboard": "'jmoe[train]'"}
 
@@ -113,7 +117,7 @@ def _command(command: Any, arguments: list[str]) -> int:
     try:
         positional = values(["fit", *arguments])[1:]
     except flags.Error as e:
-        raise UserError(" ".join(str(e).split())) from e
+        raise UserError(_of_flag(" ".join(str(e).split()))) from e
     source = getattr(command, "SOURCE", None)  # what the command takes beside flags
     if len(positional) > bool(source):
         raise UserError(f"found {positional[-1]!r}, expected only flags such as --name=value")
@@ -134,6 +138,17 @@ def _command(command: Any, arguments: list[str]) -> int:
         line = retyped.with_flags(command.__name__.lower(), list(options), arguments, e)
         raise UserError(e.sentence + line) from e
     return 0
+
+
+def _of_flag(error: str) -> str:
+    """absl's sentence on a flag, in the words of our own."""
+    found = NOT_TRUE_OR_FALSE.fullmatch(error)
+    if found:
+        return f"{found[1]}: expected true or false"
+    found = NO_CHOICE.fullmatch(error)
+    if found:
+        return f"{found[1]}: expected one of {found[2].replace('|', ', ')}"
+    return error
 
 
 def _check_outputs(command: str, values: Any, positional: list[str]) -> None:
