@@ -589,8 +589,9 @@ def tasks(
       tasks: Columns of accuracies, as shares from 0 to 1: names, or patterns with * and ?.
       chance: Accuracies of guessing, at which the maps end: acc_piqa:0.5. Of common tasks they are known, and count
         as one run; of others the floor is fitted.
-      holdout: Runs that check the maps of the others: largest-compute:N, lowest-loss:N, N or N%, column:NAME, or
-        none. Default: the tenth of the largest compute or, without sizes and tokens, of the lowest loss.
+      holdout: Runs that check the maps of the others: largest-compute:N or lowest-loss:N (N runs or N%),
+        column:NAME, or none. Default: the tenth of the largest compute or, without sizes and tokens, of the lowest
+        loss.
       bootstrap: Fits to resampled runs, for intervals.
       seed: Seed of the resamples.
       mix_corpora: Fit runs that were trained on different text together.

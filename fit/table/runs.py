@@ -267,7 +267,8 @@ def held_out(runs: Runs, rule: str) -> Array:
             out[np.argsort(key, kind="stable")[:count]] = True
     else:
         raise UserError(
-            f"--holdout={rule}: expected none, lowest-loss:N, largest-compute:N, N or N%, column:NAME or {ROLLING}"
+            f"--holdout={rule}: expected none, lowest-loss:N or largest-compute:N (N runs or N%), column:NAME or "
+            f"{ROLLING}"
         )
     if not 0 < count < len(runs):
         raise UserError(f"--holdout={rule}: holds out {count} of {len(runs)} runs, expected at least 1 and not all")

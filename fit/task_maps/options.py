@@ -19,8 +19,8 @@ class TaskOptions(Options):
         ":",
     )
     holdout: str | None = text(
-        "Runs that check the maps of the others: largest-compute:N, lowest-loss:N, N or N%, column:NAME, or none. "
-        "Default: the tenth of the largest compute or, without sizes and tokens, of the lowest loss."
+        "Runs that check the maps of the others: largest-compute:N or lowest-loss:N (N runs or N%), column:NAME, or "
+        "none. Default: the tenth of the largest compute or, without sizes and tokens, of the lowest loss."
     )
     bootstrap: int = whole("Fits to resampled runs, for intervals.", 100, least=10)
     seed: int = whole("Seed of the resamples.", 0)
