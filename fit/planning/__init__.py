@@ -1,7 +1,7 @@
 """The best model under constraints.
 
 options.py          options of fit plan and fit compare; groups.py, those that have fields
-constraints.py      the budget and the limits of a plan; clock.py, hours as the budget
+constraints.py      the budget, FLOPs or hours, and the limits of a plan
 planning.py         the plan; results.py, its dataclasses
 
 What may be built:

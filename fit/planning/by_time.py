@@ -17,8 +17,7 @@ from fit.model.measured import MeasuredRun
 from fit.model.shape import ModelShape
 from fit.planning import cost, optimum, recipe, solve
 from fit.planning.candidates import Problem
-from fit.planning.clock import SECONDS, Clock
-from fit.planning.constraints import Chips, Constraints
+from fit.planning.constraints import SECONDS_PER_HOUR, Chips, Constraints
 from fit.planning.grid import ShapeRequest
 from fit.planning.results import ClockComparison, Optimum, Speed, Target, TargetRow
 
@@ -27,19 +26,6 @@ MODEL_FIELDS = (
     *("n_blocks", "n_heads", "n_kv_heads", "head_dim", "d_ff", "vocab_size"),
     *("d_expert", "top_k", "n_shared_experts", "n_dense_blocks"),
 )
-
-
-def in_hours(constraints: Constraints, hours: float, calibration: Calibration, request: ShapeRequest) -> Constraints:
-    """The constraints with hours as their budget, in place of FLOPs.
-
-    Args:
-      constraints: With chips.
-      hours: The budget.
-      calibration: The efficiencies of the chips.
-      request: The fields of shape and mesh that the user fixes.
-    """
-    clock = Clock(hours, calibration)
-    return dataclasses.replace(constraints, clock=clock, flops=None, calibration=None, request=request, cache={})
 
 
 def calibration_of(
@@ -124,13 +110,13 @@ def against_flops(
     Args:
       law: The law that plans.
       architecture: How models are built.
-      constraints: With the clock.
+      constraints: With hours as the budget.
       best: The best model in the hours.
       experts: The numbers of experts to choose from.
     """
     n_active = best["n_active"]
     flops = n_active * (TRAINING * best["n_tokens"] + INFERENCE * constraints.inference_tokens)
-    by_flops = dataclasses.replace(constraints, flops=flops, clock=None)
+    by_flops = dataclasses.replace(constraints, flops=flops, time_budget=None)
     solved = optimum.optima(law, architecture, by_flops, experts)
     chosen = int(solved.n_experts[int(np.nanargmin(solved.loss))])
     problem = solve.problem_of(law, architecture, constraints)
@@ -167,7 +153,7 @@ def _comparison(
 def hours_with_serving(constraints: Constraints, n_tokens: float, speed: Speed) -> float:
     """Hours of training on n_tokens tokens, and of the inference tokens of the constraints."""
     tokens = n_tokens + INFERENCE / TRAINING * constraints.inference_tokens
-    return tokens / speed.tokens_per_second[1] / SECONDS
+    return tokens / speed.tokens_per_second[1] / SECONDS_PER_HOUR
 
 
 def against_hours(problem: Problem, n_experts: int, hours: float, experts: Floats) -> ClockComparison | None:
@@ -182,7 +168,7 @@ def against_hours(problem: Problem, n_experts: int, hours: float, experts: Float
     Returns:
       The comparison; None where the chips train no model in these hours.
     """
-    limits = in_hours(problem.limits, hours, problem.calibration, problem.request)
+    limits = problem.limits.in_hours(hours, problem.calibration)
     solved = optimum.solve(problem.law, np.asarray(experts, float), problem.architecture, limits)
     if not solved.feasible.any():
         return None
@@ -200,7 +186,7 @@ def priced_target(target: Target, problem: Problem) -> Target:
         rate = solve.tokens_per_second(problem, row.n_experts, row.n_active, row.n_tokens)
         if rate is None:
             return row
-        hours = row.flops / training_flops(row.n_active, rate) / SECONDS
+        hours = row.flops / training_flops(row.n_active, rate) / SECONDS_PER_HOUR
         return dataclasses.replace(row, **problem.chips.price_of_hours(hours))
 
     return dataclasses.replace(
@@ -228,5 +214,5 @@ def speed_of(
     return Speed(
         tokens_per_second=speeds,
         mfu=[training_flops(n_active, speed) / peak for speed in speeds],
-        hours=[n_tokens / speed / SECONDS for speed in reversed(speeds)],
+        hours=[n_tokens / speed / SECONDS_PER_HOUR for speed in reversed(speeds)],
     )

@@ -31,8 +31,7 @@ from fit.model.step_cost import step_cost
 from fit.model.step_counts import memory_by_tokens
 from fit.planning import grid as grid_lib
 from fit.planning import mesh, rates, recipe
-from fit.planning.clock import SECONDS
-from fit.planning.constraints import Chips, Constraints
+from fit.planning.constraints import SECONDS_PER_HOUR, Chips, Constraints
 from fit.planning.serving import Served
 
 BAND = 1e-3  # candidates that lose up to this share more are evaluated, too
@@ -92,11 +91,11 @@ class Problem(Question):
 
     def tokens(self, hours: Numbers, seconds_per_token: Numbers) -> Array:
         """Whole training tokens that hours leave beside inference tokens, each a third of one; perhaps negative."""
-        return np.floor(np.minimum(SECONDS * np.asarray(hours) / seconds_per_token - self._served, self.cap))
+        return np.floor(np.minimum(SECONDS_PER_HOUR * np.asarray(hours) / seconds_per_token - self._served, self.cap))
 
     def hours(self, n_tokens: Numbers, seconds_per_token: Numbers) -> Array:
         """Hours of so many training tokens and of the inference tokens."""
-        return (np.asarray(n_tokens) + self._served) * seconds_per_token / SECONDS
+        return (np.asarray(n_tokens) + self._served) * seconds_per_token / SECONDS_PER_HOUR
 
     @property
     def _served(self) -> Numbers:

@@ -203,7 +203,7 @@ def answer(law: Law, question: SharedQuestion) -> LawAnswer | NoAnswer:
     width = model["d_model"]
     n_blocks = width / architecture.width_per_block
     memory_bytes = float(constraints.memory(architecture, width, e))
-    if constraints.clock is not None:
+    if constraints.time_budget is not None:
         chosen = solve.best_of(law, architecture, constraints, e)
         assert chosen is not None
         n_blocks = chosen.n_blocks
@@ -410,11 +410,11 @@ def _best(law: Law, question: SharedQuestion, experts: Array, used: Sequence[flo
     """The model of the law's least loss."""
     architectures = architectures_to_try(law, question.shape, used)
     constraints = _with_hours(law, architectures[0], question)
-    if constraints.clock is not None:
+    if constraints.time_budget is not None:
         architecture, reached = solve.best_architecture(law, architectures, constraints, experts)
         architectures = [architecture]
         if architecture.shared == 0:  # then models of the coarse grid are models of the fine one
-            constraints = constraints.with_clock(at_most=reached)
+            constraints = constraints.with_time_budget(at_most=reached)
     elif len(architectures) > 1 and constraints.chips is not None and constraints.request is not None:
         # the sizes that chips hold are those of the paper's shapes here, which are known at once
         coarse = dataclasses.replace(question, constraints=dataclasses.replace(constraints, request=None))
@@ -435,13 +435,13 @@ def _best(law: Law, question: SharedQuestion, experts: Array, used: Sequence[flo
 def _with_hours(law: Law, architecture: Architecture, question: SharedQuestion) -> Constraints:
     """The constraints of a question, with its hours as the budget where it has some."""
     constraints = question.constraints
-    if constraints.clock is not None:
-        return constraints.with_clock(at_most=math.inf)
+    if constraints.time_budget is not None:
+        return constraints.with_time_budget(at_most=math.inf)
     if question.hours is None:
         return constraints
     assert constraints.chips is not None and question.shapes is not None
     calibration = by_time.calibration_of(law, architecture, constraints.chips, question.shapes, question.speeds)
-    return by_time.in_hours(constraints, question.hours, calibration, question.shapes)
+    return constraints.in_hours(question.hours, calibration)
 
 
 def _dense(law: Law, question: SharedQuestion, constraints: Constraints, loss: float) -> DenseAnswer | None:

@@ -20,10 +20,10 @@ from fit.model.chips import CHIPS, Chip
 from fit.model.efficiencies import Calibration
 from fit.model.layout import Layout
 from fit.model.shape import ModelShape
-from fit.planning.clock import SECONDS, Clock
-from fit.planning.grid import MODEL_AXES, ShapeRequest, divisors
+from fit.planning.grid import MODEL_AXES, Grid, ShapeRequest, divisors
 from fit.planning.serving import BATCHES, Requirement, Served
 
+SECONDS_PER_HOUR = 3600
 ROW = 512  # tokens of a row of the paper's recipe
 GROUP = 8192  # tokens that it routes together
 MOST_DATA = 2**40  # devices of a data axis that are tried
@@ -107,12 +107,12 @@ class Chips:
     def flops(self, hours: float) -> float | dict[int, float]:
         """FLOPs that training does in so many hours; {n_experts: FLOPs} where mfu is by number of experts."""
         if isinstance(self.mfu, dict):
-            return {n_experts: SECONDS * hours * self.rate(n_experts) for n_experts in self.mfu}
-        return SECONDS * hours * self.rate(None)
+            return {n_experts: SECONDS_PER_HOUR * hours * self.rate(n_experts) for n_experts in self.mfu}
+        return SECONDS_PER_HOUR * hours * self.rate(None)
 
     def price(self, flops: float, n_experts: int, name: str = "") -> dict[str, float | None]:
         """{NAMEhours, NAMEdollars} of so many FLOPs; dollars are None where no price is given."""
-        return self.price_of_hours(flops / self.rate(n_experts) / SECONDS, name)
+        return self.price_of_hours(flops / self.rate(n_experts) / SECONDS_PER_HOUR, name)
 
     def price_of_hours(self, hours: float, name: str = "") -> dict[str, float | None]:
         """{NAMEhours, NAMEdollars}; dollars are None where no price is given."""
@@ -166,6 +166,23 @@ def fewest_devices(shape: ModelShape, expert: Array, model: Array, remat: str, m
 
 
 @dataclasses.dataclass(frozen=True)
+class TimeBudget:
+    """Hours on chips as the budget of a plan: each model trains at its own modelled speed.
+
+    Attributes:
+      hours: the budget.
+      calibration: the efficiencies of the chips.
+      grid: shapes and layouts to choose from.
+      at_most: a loss that is reached otherwise: the search may skip models that lose more.
+    """
+
+    hours: Numbers
+    calibration: Calibration
+    grid: Grid = Grid()
+    at_most: float = math.inf
+
+
+@dataclasses.dataclass(frozen=True)
 class SizeLimit:
     """The bounds on the size of a model.
 
@@ -196,7 +213,7 @@ class Constraints:
       epochs: how often each training token may be read; None stands for once.
       chips: those that must hold the training.
       budget: the flags that gave the FLOPs, for errors.
-      clock: hours on the chips as the budget, instead of FLOPs.
+      time_budget: hours on the chips as the budget, instead of FLOPs.
       serving: how fast the model must decode, and on which chips.
       calibration: what the chips reach, where FLOPs are the budget and hours are priced at modelled speeds.
       request: what the user fixes of shape and mesh; None stands for whole blocks and heads of the paper's shape.
@@ -213,7 +230,7 @@ class Constraints:
     epochs: float | None = None
     chips: Chips | None = None
     budget: str = "--flops"
-    clock: Clock | None = None
+    time_budget: TimeBudget | None = None
     serving: Requirement | None = None
     calibration: Calibration | None = None
     request: ShapeRequest | None = None
@@ -222,27 +239,37 @@ class Constraints:
     @property
     def has_budget(self) -> bool:
         """Whether FLOPs or hours bound size and tokens."""
-        return self.flops is not None or self.clock is not None
+        return self.flops is not None or self.time_budget is not None
 
     @property
     def amount(self) -> Any:
-        """The budget: hours where there is a clock, else FLOPs."""
-        return self.flops if self.clock is None else self.clock.hours
+        """The budget: hours where these are it, else FLOPs."""
+        return self.flops if self.time_budget is None else self.time_budget.hours
 
     def with_amount(self, amount: Any) -> Constraints:
         """These constraints with another budget of the same kind."""
-        return dataclasses.replace(self, flops=amount) if self.clock is None else self.with_clock(hours=amount)
+        if self.time_budget is not None:
+            return self.with_time_budget(hours=amount)
+        return dataclasses.replace(self, flops=amount)
 
     @property
     def hours(self) -> Numbers:
-        """The budget of constraints that have a clock."""
-        assert self.clock is not None
-        return self.clock.hours
+        """The budget of constraints in hours."""
+        assert self.time_budget is not None
+        return self.time_budget.hours
 
-    def with_clock(self, **changes: Any) -> Constraints:
-        """These constraints, which have a clock, with other fields of it."""
-        assert self.clock is not None
-        return dataclasses.replace(self, clock=dataclasses.replace(self.clock, **changes))
+    def with_time_budget(self, **changes: Any) -> Constraints:
+        """These constraints, whose budget is hours, with other fields of TimeBudget."""
+        assert self.time_budget is not None
+        return dataclasses.replace(self, time_budget=dataclasses.replace(self.time_budget, **changes))
+
+    def in_hours(self, hours: Numbers, calibration: Calibration) -> Constraints:
+        """These constraints, which have chips, with hours as their budget in place of FLOPs.
+
+        calibration: the efficiencies of the chips.
+        """
+        time_budget = TimeBudget(hours, calibration)
+        return dataclasses.replace(self, time_budget=time_budget, flops=None, calibration=None, cache={})
 
     @property
     def cap(self) -> Opt:
@@ -251,12 +278,12 @@ class Constraints:
 
     def to_json(self) -> Json:
         """{name: value} of those that are not None, ready for JSON. The chips have their own place in a plan."""
-        left_out = ("chips", "budget", "clock", "serving", "calibration", "request", "cache")
+        left_out = ("chips", "budget", "time_budget", "serving", "calibration", "request", "cache")
         fields = {name: value for name, value in vars(self).items() if value is not None and name not in left_out}
         if self.serving is not None:
             fields["serve_tokens_per_second"] = self.serving.tokens_per_second
             fields["serve_batch"] = self.serving.batch
-        return fields if self.clock is None else dict(hours=self.clock.hours) | fields
+        return fields if self.time_budget is None else dict(hours=self.time_budget.hours) | fields
 
     def size_limits(self, architecture: Architecture) -> list[SizeLimit]:
         """The bounds on the size of models of an architecture, beside the budget.

@@ -246,7 +246,7 @@ def _chips_bind(
     """The best model if the chips held larger ones."""
     chips = constraints.chips
     assert chips is not None
-    if constraints.clock is not None:  # nobody knows the speed of a model that the chips cannot train
+    if constraints.time_budget is not None:  # nobody knows the speed of a model that the chips cannot train
         return finding("chips_bind_by_time", n_experts=best.n_experts, kind=chips.kind, count=chips.count)
     unbound = optimum.optima(law, architecture, dataclasses.replace(constraints, chips=None), experts)
     row = unbound.row(int(np.nanargmin(unbound.loss)), ("n_active", "n_total", "n_tokens", "loss", "d_model"))

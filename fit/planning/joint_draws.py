@@ -119,7 +119,7 @@ def solve_draws(
     """The best model with each number of experts in each draw."""
     columns = []
     for e, speeds in zip(experts, draws.log_speeds, strict=True):
-        if constraints.clock is not None:
+        if constraints.time_budget is not None:
             problem = solve.problem_of(law, architecture, constraints)
             best = solve.in_draws(problem, float(e), np.exp(speeds), draws.coefficients)
         else:

@@ -40,7 +40,7 @@ def of_plan(law: Law, architecture: Architecture, constraints: Constraints, opti
       optima: The best model with each number of experts by the medians.
     """
     experts = np.array([row.n_experts for row in optima], float)
-    calibration = constraints.clock.calibration if constraints.clock is not None else None
+    calibration = constraints.time_budget.calibration if constraints.time_budget is not None else None
     draws = joint_draws.of_plan(law, experts, calibration)
     solved = joint_draws.solve_draws(law, architecture, constraints, experts, draws)
     expected = solved.loss.mean(axis=1)

@@ -164,7 +164,7 @@ def size_limits(law: Law, architecture: Architecture, constraints: Constraints) 
     Models that are built on a mesh of chips are at most as large as the largest shape of the grid that the chips train.
     """
     limits = constraints.size_limits(architecture)
-    if constraints.chips is None or constraints.request is None or constraints.clock is not None:
+    if constraints.chips is None or constraints.request is None or constraints.time_budget is not None:
         return limits
     problem = by_hours.problem_of(law, architecture, constraints)
 
@@ -393,7 +393,7 @@ def solve(
       UserError: where the constraints leave size or tokens without a bound, or the law has no optimum.
     """
     law.check_plannable()
-    if constraints.clock is not None:
+    if constraints.time_budget is not None:
         return by_hours.optima(law, n_experts, architecture, constraints)
     _check_bounded(law, architecture, constraints)
     problem = _problem(law, n_experts, architecture, constraints, coefficients or law.coefficients)
@@ -476,7 +476,7 @@ def why_infeasible(law: Law, architecture: Architecture, constraints: Constraint
         sentence = sentences.MEMORY_TOO_SMALL if limit.name == "memory" else sentences.CHIPS_TOO_FEW
         gigabytes = dict(need=need / 1e9, limit=limit.limit / 1e9, times=need / limit.limit)
         return sentence.format(smallest=smallest, flag=limit.flag, **gigabytes, **chips)
-    if constraints.clock is not None:
+    if constraints.time_budget is not None:
         if not any(by_hours.trains_any(law, architecture, constraints, e) for e in (1.0, least_experts)):
             return say(sentences.NOTHING_TIMED, **chips)
         if not by_hours.trains_any(law, architecture, constraints, least_experts):
@@ -540,7 +540,7 @@ def near_optimal(law: Law, architecture: Architecture, constraints: Constraints,
       within the band.
     """
     target = np.nanmin(solved.loss) * (1 + BAND)
-    if constraints.clock is not None:
+    if constraints.time_budget is not None:
         return by_hours.near_optimal(law, architecture, constraints, solved.n_experts, target)
     constraints = constraints.at(solved.n_experts)
     has_band = solved.feasible & (solved.loss <= target)

@@ -128,13 +128,12 @@ def is_at_edge(experts: Floats, n_experts: float) -> bool:
 def not_bounded(law: Law, architecture: Architecture, constraints: Constraints) -> bool:
     """Whether, without a limit on memory, the loss still falls at numbers of experts far beyond any that can be built.
 
-    A requirement of serving is such a limit.
-
-    False for laws with a closed form. By the clock, too: such models are not timed.
+    A requirement of serving is such a limit. False for laws with a closed form, and under a budget of hours: such
+    models are not timed.
     """
-    if law.closed_form or constraints.memory_bytes is not None or law.fixes_experts or constraints.clock is not None:
+    if law.closed_form or law.fixes_experts or constraints.time_budget is not None:
         return False
-    if constraints.serving is not None or not constraints.has_budget:
+    if constraints.memory_bytes is not None or constraints.serving is not None or not constraints.has_budget:
         return False
     on_any_chips = dataclasses.replace(constraints, chips=None)
     many, more = optimum.solve(law, np.array([1e6, 1e7]), architecture, on_any_chips).loss

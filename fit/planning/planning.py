@@ -145,7 +145,7 @@ def _plan_of_widths(law: Law, options: PlanOptions, architecture: Architecture) 
     if constraints.chips is not None and request is not None and (options.is_by_time or options.prices_by_time):
         calibration = by_time.calibration_of(law, architecture, constraints.chips, request, options.speeds)
         if options.is_by_time and options.hours is not None:
-            constraints = by_time.in_hours(constraints, options.hours, calibration, request)
+            constraints = constraints.in_hours(options.hours, calibration)
         else:
             constraints = dataclasses.replace(constraints, calibration=calibration)
     return plan_within(law, architecture, constraints, experts, reached)
@@ -264,7 +264,7 @@ class _Priced:
 
 
 def _priced(question: Question, optima: list[Optimum], built: Buildable | None, reached: Target | None) -> _Priced:
-    """The models with their costs on the chips, at their modelled speeds where there is a clock or a calibration."""
+    """The models with their costs on the chips, at their modelled speeds where these are known."""
     law = question.law
     architecture = question.architecture
     constraints = question.limits
@@ -272,7 +272,7 @@ def _priced(question: Question, optima: list[Optimum], built: Buildable | None, 
     if chips is None:
         return _Priced(optima, built, reached)
     comparison = None
-    if constraints.clock is not None or constraints.calibration is not None:
+    if constraints.time_budget is not None or constraints.calibration is not None:
         problem = solve.problem_of(law, architecture, constraints)
         optima = [_timed(row, problem, constraints) for row in optima]
         best = min(optima, key=lambda row: row.loss)  # by the medians, as the other budget's best is
@@ -281,7 +281,7 @@ def _priced(question: Question, optima: list[Optimum], built: Buildable | None, 
         if reached:
             reached = by_time.priced_target(reached, problem)
         experts = [row.n_experts for row in optima]
-        if constraints.clock is not None:
+        if constraints.time_budget is not None:
             comparison = by_time.against_flops(law, architecture, constraints, best, experts)
         elif best.speed is not None:
             hours = by_time.hours_with_serving(constraints, best.n_tokens, best.speed)
@@ -310,7 +310,7 @@ def _priced(question: Question, optima: list[Optimum], built: Buildable | None, 
 
 def _timed(row: Optimum, problem: Problem, constraints: Constraints) -> Optimum:
     """The best model with one number of experts, with its speed: by hours on the chips that it uses."""
-    if constraints.clock is None:
+    if constraints.time_budget is None:
         speed = by_time.speed_of_optimum(problem, row.n_experts, row.n_active, row.n_tokens)
         return dataclasses.replace(row, speed=speed)
     chosen = solve.best_of(problem.law, problem.architecture, constraints, row.n_experts)
@@ -343,7 +343,7 @@ def _in_use(chips: Chips, count: int | None) -> Chips:
 
 def _hours(constraints: Constraints, best: Optimum) -> float | None:
     """Hours of the budget: those given, else those of the best model; None where they are not known."""
-    if constraints.clock is not None:
+    if constraints.time_budget is not None:
         return float(np.asarray(constraints.hours))
     return best.cost.training_hours if best.cost else None
 
@@ -380,7 +380,7 @@ def _rows(
         model = solved.row(i, OPTIMUM_COLUMNS)
         memory_bytes = float(constraints.memory(architecture, solved.d_model[i], e))
         n_blocks = model["d_model"] / architecture.width_per_block
-        if constraints.clock is not None:
+        if constraints.time_budget is not None:
             chosen = solve.best_of(law, architecture, constraints, e)
             assert chosen is not None
             memory_bytes = chosen.memory_bytes
@@ -416,7 +416,7 @@ def buildable(
     law = question.law
     architecture = question.architecture
     limits = question.limits
-    if limits.clock is not None:
+    if limits.time_budget is not None:
         of_hours = solve.best_of(law, architecture, limits, best.n_experts)
         assert of_hours is not None
         chosen = built_lib.on_chips(of_hours)

@@ -46,15 +46,17 @@ COARSE = Grid(
 
 
 def problem_of(law: Law, architecture: Architecture, constraints: Constraints) -> Problem:
-    """The problem of a plan on the chips of the constraints. Without a clock its speeds are our trainer's, or those of
-    the constraints' calibration."""
+    """The problem of a plan on the chips of the constraints.
+
+    Under a budget of FLOPs its speeds are our trainer's, or those of the constraints' calibration.
+    """
     chips = constraints.chips
     assert chips is not None
-    clock = constraints.clock
+    time_budget = constraints.time_budget
     grid = Grid()
-    if clock is not None:
-        calibration = clock.calibration
-        grid = clock.grid
+    if time_budget is not None:
+        calibration = time_budget.calibration
+        grid = time_budget.grid
     else:
         calibration = constraints.calibration or efficiencies.of_our_trainer(chips.kind, chips.count)
     return Problem(
@@ -69,7 +71,7 @@ def optima(law: Law, n_experts: Numbers, architecture: Architecture, constraints
       law: The law of the loss.
       n_experts: As the law counts them.
       architecture: How models are built.
-      constraints: With chips and a clock, whose hours may be an array.
+      constraints: With chips, and with hours as the budget, which may be an array.
     """
     arrays = np.broadcast_arrays(n_experts, constraints.hours)
     shape = arrays[0].shape
@@ -131,7 +133,7 @@ def in_draws(problem: Problem, e: float, speeds: Array, coefficients: ByName) ->
     loss with GAIN more tokens, over ln(1 + GAIN).
 
     Args:
-      problem: The problem, whose clock has one number of hours.
+      problem: The problem, whose budget is one number of hours.
       e: The number of experts, as the law counts them.
       speeds: Over the modelled speed, [n_draws].
       coefficients: By name, in place of the law's, [n_draws] each; empty for the law's own.
@@ -210,12 +212,12 @@ def near(problem: Problem, e: float, hours: tuple[float, float]) -> list[Candida
     They come in the order of their shapes. The limits keep them in their cache.
     """
     limits = problem.limits
-    clock = limits.clock
-    assert clock is not None
+    time_budget = limits.time_budget
+    assert time_budget is not None
     key = (id(problem.law), problem.architecture, limits.cap, limits.inference_tokens, limits.memory_bytes)
-    key = (*key, limits.serving, limits.request, problem.chips.count, problem.grid, clock.at_most, e, hours)
+    key = (*key, limits.serving, limits.request, problem.chips.count, problem.grid, time_budget.at_most, e, hours)
     if key not in limits.cache:
-        by_recipe = candidates_lib.in_hours(problem, models_of(problem, e), hours, clock.at_most)
+        by_recipe = candidates_lib.in_hours(problem, models_of(problem, e), hours, time_budget.at_most)
         limits.cache[key] = [part.part(np.argsort(part.row, kind="stable")) for part in by_recipe]
     return limits.cache[key]
 
@@ -367,7 +369,7 @@ def best_architecture(
         alike_in_speed.setdefault(dataclasses.replace(architecture, shared=0), []).append(architecture)
     for timed, alike in alike_in_speed.items():
         for e in np.asarray(experts)[timed.has_enough_experts(experts)][::-1]:
-            coarse = constraints.with_clock(grid=COARSE, at_most=lowest * (1 + SHARED_EFFECT))
+            coarse = constraints.with_time_budget(grid=COARSE, at_most=lowest * (1 + SHARED_EFFECT))
             problem = problem_of(law, timed, coarse)
             for candidates in near(problem, float(e), (hours, hours)):
                 tokens = candidates.tokens(problem, hours)
@@ -397,7 +399,7 @@ def least_hours(law: Law, e: float, architecture: Architecture, constraints: Con
     None where even MOST_DOUBLINGS of the hours are not enough.
     """
     low = float(np.asarray(constraints.hours))
-    problem = problem_of(law, architecture, constraints.with_clock(at_most=loss))
+    problem = problem_of(law, architecture, constraints.with_time_budget(at_most=loss))
     for doubling in range(MOST_DOUBLINGS):
         if _could_reach(problem, e, low * SPAN, loss):
             parts = near(problem, e, (low, low * SPAN))

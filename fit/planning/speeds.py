@@ -19,8 +19,7 @@ from fit.model import efficiencies
 from fit.model.architecture import TRAINING
 from fit.planning import candidates as candidates_lib
 from fit.planning.candidates import Candidates, ModelGrid, Problem
-from fit.planning.clock import SECONDS
-from fit.planning.constraints import ROOM, Chips, Constraints
+from fit.planning.constraints import ROOM, SECONDS_PER_HOUR, Chips, Constraints
 from fit.planning.cost import MFU
 from fit.planning.grid import Grid, ShapeRequest
 
@@ -128,7 +127,7 @@ def _steps(problem: Problem, models: ModelGrid, least_seconds: Array, count: int
     grid = dataclasses.replace(problem.grid, counts=(count,), models=model_axes)
     of_count = dataclasses.replace(problem, chips=chips, grid=grid)
     # tokens that these hours allow, were there nothing but products and memory; and those that suit the size
-    in_hours = np.array(HOURS)[:, None] * SECONDS * count / least_seconds
+    in_hours = np.array(HOURS)[:, None] * SECONDS_PER_HOUR * count / least_seconds
     of_size = np.array(TOKENS_PER_PARAMETER)[:, None] * models.n_active
     least_tokens = np.maximum.reduce([models.least_tokens, SHORTEST * in_hours[0], of_size[0]])
     most_tokens = np.minimum.reduce([models.most_tokens, in_hours[1], of_size[1]])

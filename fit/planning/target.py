@@ -46,7 +46,7 @@ def least_flops(
     Returns:
       FLOPs, or hours where these are the budget; None where no such budget reaches the loss.
     """
-    if constraints.clock is not None:
+    if constraints.time_budget is not None:
         return by_hours.least_hours(law, n_experts, architecture, constraints, loss)
     least = constraints.amount if least is None else least
 

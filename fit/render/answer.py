@@ -19,9 +19,8 @@ from fit.model.architecture import TRAINING
 from fit.planning import compare, plan_answer, planning, speed_lines
 from fit.planning import cost as cost_lib
 from fit.planning.candidates import Question
-from fit.planning.clock import SECONDS
 from fit.planning.comparison import Comparison, LawAnswer
-from fit.planning.constraints import CHIPS, Constraints
+from fit.planning.constraints import CHIPS, SECONDS_PER_HOUR, Constraints
 from fit.planning.options import PlanOptions
 from fit.planning.results import Cost, Plan
 from fit.render import elements, figures
@@ -175,7 +174,7 @@ def _hours(options: PlanOptions, plan: Plan, cost: Cost) -> float:
     flops = question.limits.flops
     if chips is None or not isinstance(flops, float):
         return cost.training_hours
-    return flops / chips.rate(plan.best.n_experts) / SECONDS
+    return flops / chips.rate(plan.best.n_experts) / SECONDS_PER_HOUR
 
 
 def _mfu_and_label(plan: Plan) -> tuple[float, str]:
@@ -185,7 +184,7 @@ def _mfu_and_label(plan: Plan) -> tuple[float, str]:
         return best.speed.mfu[1], plan.clock.label
     assert plan.chips is not None and best.cost is not None
     peak = (best.chips or plan.chips.count) * CHIPS[plan.chips.kind].flops
-    return best.training_flops / (best.cost.training_hours * SECONDS * peak), "assumed"
+    return best.training_flops / (best.cost.training_hours * SECONDS_PER_HOUR * peak), "assumed"
 
 
 def _other_laws(law: Law, others: list[Law], options: PlanOptions, plan: Plan) -> Iterator[str]:

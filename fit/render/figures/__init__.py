@@ -19,8 +19,7 @@ from fit.fitted_law.law import Law
 from fit.messages import units
 from fit.model.architecture import Architecture
 from fit.planning import by_time, optimum
-from fit.planning.clock import SECONDS
-from fit.planning.constraints import Constraints
+from fit.planning.constraints import SECONDS_PER_HOUR, Constraints
 from fit.planning.options import BudgetOptions
 from fit.table.files import replacing
 from fit.table.runs import Runs, held_out, read_runs
@@ -180,10 +179,9 @@ def _draw_by_hours(
     training_chips = options.training_chips(experts)
     shapes = options.shapes
     assert training_chips is not None and shapes is not None
-    hours = flops / training_chips.rate(1) / SECONDS
+    hours = flops / training_chips.rate(1) / SECONDS_PER_HOUR
     calibration = by_time.calibration_of(law, architecture, training_chips, shapes, speeds)
-    limits = Constraints(chips=training_chips)
-    limits = by_time.in_hours(limits, hours, calibration, shapes)
+    limits = Constraints(chips=training_chips, request=shapes).in_hours(hours, calibration)
     return budget.frontier(style.Picture(law, architecture, experts), limits)
 
 

@@ -107,7 +107,7 @@ def test_own_speeds_recalibrate_the_plan(capsys, tmp_path):
     steps = [true.step_cost("H100", run.shape, run.layout) for run in runs]
     write([run.layout.batch_tokens / step.seconds for run, step in zip(runs, steps, strict=True)])
     found = plan(capsys, "--chips=H100:64", "--hours=240", f"--speeds={path}")
-    within = by_time.in_hours(limits_of_time, 240, true, options.shapes)
+    within = limits_of_time.in_hours(240, true)
     for row in found["optima"]:
         low, middle, high = row["speed"]["tokens_per_second"]
         problem = solve.problem_of(law, architecture, within)

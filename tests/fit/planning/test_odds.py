@@ -15,7 +15,7 @@ from fit import __main__ as command_line
 from fit.fitted_law.law import load
 from fit.model import efficiencies
 from fit.model.architecture import PAPER
-from fit.planning import by_time, grid, joint_draws, measurement, odds, planning, solve, votes
+from fit.planning import grid, joint_draws, measurement, odds, planning, solve, votes
 from fit.planning.constraints import Constraints
 from fit.planning.options import PlanOptions
 from fit.table.runs import Errors
@@ -54,9 +54,9 @@ def asked(law, hours=24.0, layouts=None, spreads=None, chips="H100:8", **limits)
     constraints = parsed.constraints()
     calibration = efficiencies.of_our_trainer(constraints.chips.kind, constraints.chips.count)
     calibration = dataclasses.replace(calibration, **(spreads or {}))
-    constraints = by_time.in_hours(constraints, hours, calibration, parsed.shapes)
+    constraints = constraints.in_hours(hours, calibration)
     if layouts is not None:
-        constraints = constraints.with_clock(grid=layouts)
+        constraints = constraints.with_time_budget(grid=layouts)
     return law, architecture, constraints
 
 

@@ -19,7 +19,7 @@ from fit.model.chips import CHIPS
 from fit.model.layout import Layout
 from fit.model.shape import ModelShape
 from fit.model.step_cost import step_cost
-from fit.planning import by_time, choice, grid, joint_draws, optimum, planning, rates, recipe, solve
+from fit.planning import choice, grid, joint_draws, optimum, planning, rates, recipe, solve
 from fit.planning.options import PlanOptions
 from launch import prices
 
@@ -34,9 +34,9 @@ def asked(law, chips, hours, options=None, layouts=None, **limits):
     (architecture,) = parsed.architectures(law)
     limits = parsed.constraints()
     calibration = efficiencies.of_our_trainer(limits.chips.kind, limits.chips.count)
-    constraints = by_time.in_hours(limits, hours, calibration, parsed.shapes)
+    constraints = limits.in_hours(hours, calibration)
     if layouts is not None:
-        constraints = constraints.with_clock(grid=layouts)
+        constraints = constraints.with_time_budget(grid=layouts)
     return law, architecture, constraints
 
 
@@ -105,7 +105,7 @@ def test_more_tokens_and_fewer_to_serve_are_never_worse():
 def expected_loss(law, chips, hours, experts, **limits):
     """The least expected loss over the draws of law and speeds."""
     law, architecture, constraints = asked(law, chips, hours, **limits)
-    draws = joint_draws.of_plan(law, experts, constraints.clock.calibration)
+    draws = joint_draws.of_plan(law, experts, constraints.time_budget.calibration)
     return joint_draws.solve_draws(law, architecture, constraints, experts, draws).loss.mean(axis=1).min()
 
 
@@ -371,7 +371,7 @@ def test_brute_force_agrees_in_draws(e):
     n_active, seconds, least, most = np.array(trainable(e)).T
     for hours in np.geomspace(1, 1000, 8):
         question = asked(JOINT, "H100:16", float(hours), layouts=LESS)
-        draws = joint_draws.of_plan(law, [e], question[-1].clock.calibration)
+        draws = joint_draws.of_plan(law, [e], question[-1].time_budget.calibration)
         speeds = np.exp(draws.log_speeds[0])
         tokens = np.floor(np.minimum(hours * 3600 / seconds, most))
         is_trained = (tokens >= least) & (tokens >= 1)

@@ -73,6 +73,7 @@ def question_of(state):
     architecture = law.shaped(None, None)
     chips = Chips("H100", int(state["chips"]), 0.4, room=ROOM)
     memory_bytes = 1e9 * float(state["memory_gb"]) if "memory_gb" in state else None
+    request = ShapeRequest()
     limits = Constraints(
         memory_bytes=memory_bytes,
         bytes_per_parameter=float(state.get("bytes_per_parameter", 2)),
@@ -80,11 +81,11 @@ def question_of(state):
         max_tokens=float(state["max_tokens"]) if "max_tokens" in state else None,
         inference_tokens=float(state.get("inference_tokens", 0)),
         chips=chips,
+        request=request,
     )
-    request = ShapeRequest()
     calibration = by_time.calibration_of(law, architecture, chips, request, None)
     experts = tuple(map(int, state["experts"].split(","))) if "experts" in state else law.experts
-    return law, architecture, by_time.in_hours(limits, float(state["hours"]), calibration, request), experts
+    return law, architecture, limits.in_hours(float(state["hours"]), calibration), experts
 
 
 def hours_of(problem, row):
