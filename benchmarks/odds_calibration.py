@@ -37,7 +37,7 @@ from fit.fitting.uncertainty import with_uncertainty
 from fit.laws import FORMS
 from fit.model import efficiencies, measured
 from fit.model.architecture import PAPER
-from fit.planning import joint_draws, solve
+from fit.planning import by_hours, joint_draws
 from fit.planning.constraints import Constraints
 from fit.planning.options import PlanOptions
 
@@ -120,7 +120,7 @@ def question_of(chips: str, hours: float) -> Constraints:
     limits = parsed.constraints()
     assert limits.chips is not None
     calibration = efficiencies.of_our_trainer(limits.chips.kind, limits.chips.count)
-    return limits.in_hours(hours, calibration).with_time_budget(grid=solve.COARSE)
+    return limits.in_hours(hours, calibration).with_time_budget(grid=by_hours.COARSE)
 
 
 def simulate(counts: Counts, seed: int, residuals: np.ndarray) -> None:

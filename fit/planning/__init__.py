@@ -11,12 +11,12 @@ mesh.py             how chips share the training, and what a mesh must divide
 built.py            the model to build, with its recipe and its mesh
 
 By FLOPs:
-optimum.py          the best size and tokens for each number of experts; optima.py, these as arrays
+optimum.py          the best size and tokens for each number of experts
 choice.py           the shape to build near that optimum
 target.py           the least budget that reaches a loss
 
 By hours:
-solve.py            the best candidate
+by_hours.py         the best candidate; Optima, the best models of both ways as arrays
 by_time.py          speeds of models, and the best model under the other budget
 speeds.py           the speeds of all models that a page may plan, as plain values
 

@@ -8,7 +8,7 @@ from fit.aliases import Json
 from fit.fitted_law.law import Law
 from fit.model import hardware
 from fit.model.architecture import Architecture, Model, training_flops
-from fit.planning import candidates, recipe, solve
+from fit.planning import by_hours, candidates, recipe
 from fit.planning.candidates import ModelGrid
 from fit.planning.constraints import Chips
 from fit.planning.extrapolation import extrapolation_of
@@ -39,7 +39,7 @@ class Chosen:
     speed: float | None = None
 
 
-def on_chips(best: solve.Best) -> Chosen:
+def on_chips(best: by_hours.Best) -> Chosen:
     """A candidate on chips."""
     return Chosen(
         loss=best.loss,
@@ -52,7 +52,7 @@ def on_chips(best: solve.Best) -> Chosen:
     )
 
 
-def grid_model(question: solve.Question, models: ModelGrid, row: int) -> Model:
+def grid_model(question: by_hours.Question, models: ModelGrid, row: int) -> Model:
     """A shape of the grid as a Model."""
     style = hardware.style_of(question.architecture, models.as_published, question.request.fixed)
     shape = models.shape
@@ -61,14 +61,14 @@ def grid_model(question: solve.Question, models: ModelGrid, row: int) -> Model:
     return hardware.built(question.padded, style, width, n_blocks, int(np.asarray(shape.n_experts)))
 
 
-def layout_of(best: solve.Best) -> PlannedLayout:
+def layout_of(best: by_hours.Best) -> PlannedLayout:
     """How the chips train a candidate."""
     problem = best.problem
     candidate = best.candidate
     models = best.models
     batch = int(candidate.batch_tokens[0])
     at_once = int(candidate.microbatch_tokens[0])
-    device_bytes, sent_bytes = solve.bytes_of(best)
+    device_bytes, sent_bytes = by_hours.bytes_of(best)
     layout = PlannedLayout(
         batch_tokens=batch,
         sequence=candidates.sequence_of(problem.law, models.as_published),

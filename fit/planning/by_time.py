@@ -15,7 +15,7 @@ from fit.model.architecture import INFERENCE, TRAINING, Architecture, Model, tra
 from fit.model.efficiencies import Calibration
 from fit.model.measured import MeasuredRun
 from fit.model.shape import ModelShape
-from fit.planning import cost, optimum, recipe, solve
+from fit.planning import by_hours, cost, optimum, recipe
 from fit.planning.candidates import Problem
 from fit.planning.constraints import SECONDS_PER_HOUR, Chips, Constraints
 from fit.planning.grid import ShapeRequest
@@ -82,13 +82,13 @@ def _model_of(law: Law, architecture: Architecture, request: ShapeRequest, width
 
 def speed_of_optimum(problem: Problem, n_experts: float, n_active: float, n_tokens: float) -> Speed | None:
     """The speed of a model of real size, between shapes of the grid; None where the chips train no such model."""
-    rate = solve.tokens_per_second(problem, n_experts, n_active, n_tokens)
+    rate = by_hours.tokens_per_second(problem, n_experts, n_active, n_tokens)
     if rate is None:
         return None
     return speed_of(problem.calibration, problem.chips, rate, n_active, n_tokens)
 
 
-def speed_of_best(best: solve.Best) -> Speed:
+def speed_of_best(best: by_hours.Best) -> Speed:
     """The speed of a candidate on its chips."""
     chips = dataclasses.replace(best.problem.chips, count=best.chips)
     n_active = float(best.models.n_active[best.row])
@@ -119,7 +119,7 @@ def against_flops(
     by_flops = dataclasses.replace(constraints, flops=flops, time_budget=None)
     solved = optimum.optima(law, architecture, by_flops, experts)
     chosen = int(solved.n_experts[int(np.nanargmin(solved.loss))])
-    problem = solve.problem_of(law, architecture, constraints)
+    problem = by_hours.problem_of(law, architecture, constraints)
     hours = float(np.asarray(constraints.hours))
     return _comparison(problem, hours, chosen, best["n_experts"], n_active, best["n_tokens"])
 
@@ -131,12 +131,12 @@ def _comparison(
 
     n_active, n_tokens: those of the best model by hours.
     """
-    largest = math.inf if by_flops == by_time else solve.largest(problem, by_flops, n_tokens)
+    largest = math.inf if by_flops == by_time else by_hours.largest(problem, by_flops, n_tokens)
     size = min(n_active, largest)
     ratio = 1.0
     if by_flops != by_time:
-        of_flops = solve.tokens_per_second(problem, by_flops, size, n_tokens)
-        of_time = solve.tokens_per_second(problem, by_time, size, n_tokens)
+        of_flops = by_hours.tokens_per_second(problem, by_flops, size, n_tokens)
+        of_time = by_hours.tokens_per_second(problem, by_time, size, n_tokens)
         assert of_flops is not None and of_time is not None
         ratio = of_flops / of_time
     return ClockComparison(
@@ -183,7 +183,7 @@ def priced_target(target: Target, problem: Problem) -> Target:
         """The model of a row with its hours and dollars."""
         if row.flops is None or row.n_active is None or row.n_tokens is None:
             return row
-        rate = solve.tokens_per_second(problem, row.n_experts, row.n_active, row.n_tokens)
+        rate = by_hours.tokens_per_second(problem, row.n_experts, row.n_active, row.n_tokens)
         if rate is None:
             return row
         hours = row.flops / training_flops(row.n_active, rate) / SECONDS_PER_HOUR

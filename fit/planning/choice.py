@@ -18,7 +18,7 @@ import numpy as np
 from fit.aliases import Array
 from fit.model import hardware
 from fit.model.architecture import ROUNDED, Architecture, Model
-from fit.planning import candidates, optimum, solve
+from fit.planning import by_hours, candidates, optimum
 from fit.planning.built import Chosen, grid_model, on_chips
 from fit.planning.candidates import Candidates, ModelGrid, Problem, Question
 from fit.planning.grid import Grid
@@ -103,7 +103,7 @@ def _by_recipe(question: Question, planned: Optimum) -> Iterator[tuple[ModelGrid
     Tokens and losses are [n_shapes]. The loss is infinite where limits exclude a model.
     """
     limits = question.limits.at(planned.n_experts)
-    for models in solve.models_of(question, planned.n_experts):
+    for models in by_hours.models_of(question, planned.n_experts):
         tokens = models.tokens_by_flops(limits)
         losses = candidates.loss_of(question, models, slice(None), tokens)
         yield models, tokens, np.where(models.has_recipe(tokens) & (models.limited_by == ""), losses, np.inf)
@@ -171,7 +171,7 @@ def _trained(problem: Problem, planned: Optimum) -> Chosen | None:
         cost = float(seconds[first[0]]), float(part.chips[first[0]])
         if cost < least_cost:
             least_cost = cost
-            best = solve.Best(problem, part.part(first), int(tokens[first[0]]), float(losses[first[0]]))
+            best = by_hours.Best(problem, part.part(first), int(tokens[first[0]]), float(losses[first[0]]))
     return on_chips(best) if best else None
 
 

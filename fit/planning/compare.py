@@ -22,13 +22,13 @@ from fit.model.reference_model import PublishedModel
 from fit.model.step_counts import KEPT
 from fit.planning import (
     agreement,
+    by_hours,
     by_time,
     compare_answer,
     cost,
     leverage,
     optimum,
     plan_findings,
-    solve,
     target,
     votes,
 )
@@ -204,7 +204,7 @@ def answer(law: Law, question: SharedQuestion) -> LawAnswer | NoAnswer:
     n_blocks = width / architecture.width_per_block
     memory_bytes = float(constraints.memory(architecture, width, e))
     if constraints.time_budget is not None:
-        chosen = solve.best_of(law, architecture, constraints, e)
+        chosen = by_hours.best_of(law, architecture, constraints, e)
         assert chosen is not None
         n_blocks = chosen.n_blocks
         memory_bytes = chosen.memory_bytes
@@ -304,10 +304,10 @@ def _by_the_clock(
     law: Law, architecture: Architecture, constraints: Constraints, model: Json, experts: Array
 ) -> tuple[Speed, ClockComparison]:
     """The speed of a law's best model, and what FLOPs would choose of these numbers of experts."""
-    chosen = solve.best_of(law, architecture, constraints, model["n_experts"])
+    chosen = by_hours.best_of(law, architecture, constraints, model["n_experts"])
     assert chosen is not None
     allowed = experts[architecture.has_enough_experts(experts)]
-    trained = [e for e in allowed if solve.trains_any(law, architecture, constraints, float(e))]
+    trained = [e for e in allowed if by_hours.trains_any(law, architecture, constraints, float(e))]
     return by_time.speed_of_best(chosen), by_time.against_flops(law, architecture, constraints, model, trained)
 
 
@@ -325,7 +325,7 @@ def _priced(
     calibration = by_time.calibration_of(law, architecture, chips, shapes, question.speeds)
     constraints = dataclasses.replace(constraints, calibration=calibration)
     n_experts = model["n_experts"]
-    problem = solve.problem_of(law, architecture, constraints)
+    problem = by_hours.problem_of(law, architecture, constraints)
     speed = by_time.speed_of_optimum(problem, n_experts, model["n_active"], model["n_tokens"])
     if speed is None:
         return None, None
@@ -411,7 +411,7 @@ def _best(law: Law, question: SharedQuestion, experts: Array, used: Sequence[flo
     architectures = architectures_to_try(law, question.shape, used)
     constraints = _with_hours(law, architectures[0], question)
     if constraints.time_budget is not None:
-        architecture, reached = solve.best_architecture(law, architectures, constraints, experts)
+        architecture, reached = by_hours.best_architecture(law, architectures, constraints, experts)
         architectures = [architecture]
         if architecture.shared == 0:  # then models of the coarse grid are models of the fine one
             constraints = constraints.with_time_budget(at_most=reached)

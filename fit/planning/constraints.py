@@ -217,7 +217,7 @@ class Constraints:
       serving: how fast the model must decode, and on which chips.
       calibration: what the chips reach, where FLOPs are the budget and hours are priced at modelled speeds.
       request: what the user fixes of shape and mesh; None stands for whole blocks and heads of the paper's shape.
-      cache: models and candidates that were evaluated, and the chips' limits on sizes (solve.py, optimum.py).
+      cache: models and candidates that were evaluated, and the chips' limits on sizes (by_hours.py, optimum.py).
     """
 
     flops: Any = None  # Numbers, or a dictionary by number of experts

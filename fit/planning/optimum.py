@@ -9,7 +9,7 @@ monotone function. The loss falls before the optimum and rises after it. So a co
 its own bound the best size.
 
 Of any other law only losses are known. The best size is then searched for on a grid that is refined. Under hours the
-best of all models that the chips train is found (solve.py).
+best of all models that the chips train is found (by_hours.py).
 
 Axes: n_experts, coefficients and constraints broadcast together; results have their common shape. A search has an axis
 of GRID sizes in front of these.
@@ -28,10 +28,10 @@ from fit.fitted_law.law import Law
 from fit.messages import sentences
 from fit.messages.units import say
 from fit.model.architecture import INFERENCE, TRAINING, Architecture, root, training_flops
-from fit.planning import solve as by_hours
+from fit.planning import by_hours
+from fit.planning.by_hours import Optima
 from fit.planning.constraints import Constraints, SizeLimit
 from fit.planning.grid import ShapeRequest
-from fit.planning.optima import Optima
 
 BAND = 1e-3  # near-optimal: within this share of the best loss
 NEAR = 1e-4  # as good as the best: within this share of its loss

@@ -17,6 +17,7 @@ from fit.model.architecture import INFERENCE, PAPER, Architecture, training_flop
 from fit.model.layout import Layout
 from fit.planning import built as built_lib
 from fit.planning import (
+    by_hours,
     by_time,
     choice,
     compare,
@@ -29,7 +30,6 @@ from fit.planning import (
     plan_findings,
     recipe,
     repeats,
-    solve,
     target,
 )
 from fit.planning.candidates import Problem, Question
@@ -273,7 +273,7 @@ def _priced(question: Question, optima: list[Optimum], built: Buildable | None, 
         return _Priced(optima, built, reached)
     comparison = None
     if constraints.time_budget is not None or constraints.calibration is not None:
-        problem = solve.problem_of(law, architecture, constraints)
+        problem = by_hours.problem_of(law, architecture, constraints)
         optima = [_timed(row, problem, constraints) for row in optima]
         best = min(optima, key=lambda row: row.loss)  # by the medians, as the other budget's best is
         if built:
@@ -313,7 +313,7 @@ def _timed(row: Optimum, problem: Problem, constraints: Constraints) -> Optimum:
     if constraints.time_budget is None:
         speed = by_time.speed_of_optimum(problem, row.n_experts, row.n_active, row.n_tokens)
         return dataclasses.replace(row, speed=speed)
-    chosen = solve.best_of(problem.law, problem.architecture, constraints, row.n_experts)
+    chosen = by_hours.best_of(problem.law, problem.architecture, constraints, row.n_experts)
     assert chosen is not None
     used = chosen.chips if chosen.chips != problem.chips.count else None
     return dataclasses.replace(row, speed=by_time.speed_of_best(chosen), chips=used)
@@ -381,7 +381,7 @@ def _rows(
         memory_bytes = float(constraints.memory(architecture, solved.d_model[i], e))
         n_blocks = model["d_model"] / architecture.width_per_block
         if constraints.time_budget is not None:
-            chosen = solve.best_of(law, architecture, constraints, e)
+            chosen = by_hours.best_of(law, architecture, constraints, e)
             assert chosen is not None
             memory_bytes = chosen.memory_bytes
             n_blocks = chosen.n_blocks
@@ -417,7 +417,7 @@ def buildable(
     architecture = question.architecture
     limits = question.limits
     if limits.time_budget is not None:
-        of_hours = solve.best_of(law, architecture, limits, best.n_experts)
+        of_hours = by_hours.best_of(law, architecture, limits, best.n_experts)
         assert of_hours is not None
         chosen = built_lib.on_chips(of_hours)
     elif limits.request is None or best.d_model < hardware.NARROW:
@@ -425,7 +425,7 @@ def buildable(
     elif limits.chips is None:
         chosen = choice.on_grid(question, optima, best)
     else:
-        chosen = choice.on_grid(solve.problem_of(law, architecture, limits), optima, best)
+        chosen = choice.on_grid(by_hours.problem_of(law, architecture, limits), optima, best)
     if chosen is None:
         return None, None
     built, run_recipe = built_lib.buildable_of(law, architecture, best, chosen, question.request.family)

@@ -15,8 +15,7 @@ from fit.errors import UserError
 from fit.fitted_law.law import Law
 from fit.messages import sentences, units
 from fit.model.architecture import INFERENCE, Architecture, training_flops
-from fit.planning import optimum
-from fit.planning import solve as by_hours
+from fit.planning import by_hours, optimum
 from fit.planning.constraints import Constraints
 from fit.planning.results import Target, TargetRow
 

@@ -21,7 +21,7 @@ from fit.messages.flags import FIELDS
 from fit.model import reference_model
 from fit.model.architecture import OF_EXPERTS, PAPER
 from fit.model.chips import CHIPS
-from fit.planning import agreement, compare, cost, odds, optimum, plan_answer, plan_findings, serving, solve, speeds
+from fit.planning import agreement, by_hours, compare, cost, odds, optimum, plan_answer, plan_findings, serving, speeds
 from fit.render.planner import formulas
 from fit.table.files import check_writable, write_text
 from fit.table.runs import Runs
@@ -133,7 +133,7 @@ def of(laws: Sequence[Law], measured: tuple[Runs, Array] | None, chips: tuple[st
         published={name: _reference_model(name) for name in reference_model.PUBLISHED},
         largest=units.LARGEST,
         odds=_constants(odds, "CLOSE", "CLOSE_BUDGET", "APART", "COLUMNS", "MOST_LOG_SHARE")
-        | _constants(solve, "GAIN"),
+        | _constants(by_hours, "GAIN"),
         doubt=_constants(plan_findings, "MOSTLY") | _constants(optimum, "BAND"),
         paper_shape=dataclasses.asdict(PAPER),
     )

@@ -11,7 +11,7 @@ import fit
 from fit import __main__ as command_line
 from fit.fitted_law.law import load
 from fit.model import efficiencies
-from fit.planning import by_time, solve
+from fit.planning import by_hours, by_time
 from fit.planning.options import PlanOptions
 
 LAW = "joint-moe-2025"
@@ -110,8 +110,8 @@ def test_own_speeds_recalibrate_the_plan(capsys, tmp_path):
     within = limits_of_time.in_hours(240, true)
     for row in found["optima"]:
         low, middle, high = row["speed"]["tokens_per_second"]
-        problem = solve.problem_of(law, architecture, within)
-        rate = solve.tokens_per_second(problem, row["n_experts"], row["n_active"], row["n_tokens"])
+        problem = by_hours.problem_of(law, architecture, within)
+        rate = by_hours.tokens_per_second(problem, row["n_experts"], row["n_active"], row["n_tokens"])
         assert middle == pytest.approx(rate, rel=0.05)
         assert high / low < published.factors()[2] ** 2
     assert found["clock"]["label"] == "measured"

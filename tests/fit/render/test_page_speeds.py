@@ -11,7 +11,7 @@ from planner_tab import Planner, calculating_tab, typed
 
 from fit import __main__ as command_line
 from fit.fitted_law.law import load
-from fit.planning import by_time, candidates, solve
+from fit.planning import by_hours, by_time, candidates
 from fit.planning.constraints import ROOM, Chips, Constraints
 from fit.planning.grid import ShapeRequest
 from fit.planning.optimum import optima
@@ -116,7 +116,7 @@ def test_forty_questions_by_hours(tab):
         best = answer["plan"]["best"]
         solved = optima(law, architecture, limits, np.array(experts))
         assert best["loss"] == pytest.approx(np.nanmin(solved.loss), rel=1e-3), state
-        problem = solve.problem_of(law, architecture, limits)
+        problem = by_hours.problem_of(law, architecture, limits)
         assert best["speed"]["hours"][1] == pytest.approx(hours_of(problem, best), rel=1e-2), state
         served = best["n_tokens"] + float(state.get("inference_tokens", 0)) / 3
         assert served / best["speed"]["tokens_per_second"][1] / 3600 <= float(state["hours"]) * (1 + 1e-9)

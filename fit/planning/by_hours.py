@@ -10,10 +10,11 @@ Axes: numbers of experts, hours and coefficients broadcast together, and results
 import dataclasses
 import math
 from collections.abc import Sequence
+from typing import SupportsIndex
 
 import numpy as np
 
-from fit.aliases import Array, ByName, Floats, Numbers
+from fit.aliases import Array, ByName, Floats, Json, Numbers
 from fit.fitted_law.law import Law
 from fit.model import efficiencies
 from fit.model.architecture import Architecture, root
@@ -22,7 +23,6 @@ from fit.planning import candidates as candidates_lib
 from fit.planning.candidates import Candidates, ModelGrid, Problem, Question
 from fit.planning.constraints import Constraints
 from fit.planning.grid import Grid
-from fit.planning.optima import Optima
 
 SPAN = 2.0  # hours within this factor share one set of candidates
 MOST_DOUBLINGS = 40  # of the hours, in search of those that reach a loss
@@ -43,6 +43,36 @@ COARSE = Grid(
     remats=("full", "dots"),
     batches=tuple(2**i for i in range(15)),
 )
+
+
+@dataclasses.dataclass(frozen=True)
+class Optima:
+    """The best models. All attributes are arrays of one shape; numbers are NaN where no model is feasible.
+
+    Attributes:
+      n_experts: as the law counts them.
+      n_active, n_total: parameters, real numbers.
+      n_tokens: training tokens.
+      loss: nats per token.
+      d_model: width, a real number.
+      size_bound: what fixed n_active: "" (the optimum is free), "memory", "chips" (which hold no larger model in
+        training), "serving" (larger models decode too slowly), "tokens" (all tokens are used), "plateau" (larger models
+        gain nothing) or "smallest".
+      feasible: whether the constraints leave any model.
+    """
+
+    n_experts: np.ndarray
+    n_active: np.ndarray
+    n_total: np.ndarray
+    n_tokens: np.ndarray
+    loss: np.ndarray
+    d_model: np.ndarray
+    size_bound: np.ndarray
+    feasible: np.ndarray
+
+    def row(self, i: SupportsIndex | tuple[()] = (), names: Sequence[str] = ("n_active", "n_tokens", "loss")) -> Json:
+        """The i-th optimum as a dictionary of plain numbers: n_experts and these names."""
+        return dict(n_experts=int(self.n_experts[i])) | {name: float(getattr(self, name)[i]) for name in names}
 
 
 def problem_of(law: Law, architecture: Architecture, constraints: Constraints) -> Problem:
