@@ -8,11 +8,11 @@ What may be built:
 grid.py             shapes and layouts to choose from
 candidates.py       the question; shapes in layouts, with their seconds per token
 mesh.py             how chips share the training, and what a mesh must divide
-built.py            the model to build, with its recipe and its mesh
+buildable.py        the model to build, with its recipe and its mesh
 
 By FLOPs:
 optimum.py          the best size and tokens for each number of experts
-choice.py           the shape to build near that optimum
+shape_choice.py     the shape to build near that optimum
 target.py           the least budget that reaches a loss
 
 By hours:

@@ -9,17 +9,15 @@ import numpy as np
 
 from fit.aliases import Floats
 from fit.errors import UserError
-from fit.fitted_law import expert_widths, own_counts
+from fit.fitted_law import expert_widths
 from fit.fitted_law.law import Law
 from fit.messages import sentences
-from fit.model import hardware
 from fit.model.architecture import INFERENCE, PAPER, Architecture, training_flops
 from fit.model.layout import Layout
-from fit.planning import built as built_lib
 from fit.planning import (
+    buildable,
     by_hours,
     by_time,
-    choice,
     compare,
     cost,
     dense_models,
@@ -202,7 +200,7 @@ def plan_within(
     best_by = how_sure.recommended if reached is None else how_sure.by_median  # the target is met by the median
     (best,) = (row for row in optima if row.n_experts == best_by)
     # build
-    built, run_recipe = buildable(question, optima, best)
+    built, run_recipe = buildable.of_plan(question, optima, best)
     base_config, overrides = _config(law, architecture, run_recipe)
     # cost
     priced = _priced(question, optima, built, reached)
@@ -404,54 +402,6 @@ def _rows(
         )
         optima.append(optimum_row)
     return optima, infeasible
-
-
-def buildable(
-    question: Question, optima: list[Optimum], best: Optimum
-) -> tuple[Buildable | None, recipe.Recipe | None]:
-    """The model of whole blocks and heads to build, with exact counts, and the recipe to train it by.
-
-    Both are None where no model fits.
-    """
-    law = question.law
-    architecture = question.architecture
-    limits = question.limits
-    if limits.time_budget is not None:
-        of_hours = by_hours.best_of(law, architecture, limits, best.n_experts)
-        assert of_hours is not None
-        chosen = built_lib.on_chips(of_hours)
-    elif limits.request is None or best.d_model < hardware.NARROW:
-        chosen = choice.of_whole_blocks(question, optima, best)
-    elif limits.chips is None:
-        chosen = choice.on_grid(question, optima, best)
-    else:
-        chosen = choice.on_grid(by_hours.problem_of(law, architecture, limits), optima, best)
-    if chosen is None:
-        return None, None
-    built, run_recipe = built_lib.buildable_of(law, architecture, best, chosen, question.request.family)
-    return _with_interval(law, built, architecture), run_recipe
-
-
-def _with_interval(law: Law, built: Buildable, architecture: Architecture) -> Buildable:
-    """The model to build, with the interval of its loss by the law's draws.
-
-    It is the interval of a new run's loss where the law knows the noise of runs, else of the law's own value. A law
-    without draws, or of repeated text, gives none.
-    """
-    if not law.draws or isinstance(law, repeats.Repeated):
-        return built
-    with_its_vocabulary = dataclasses.replace(architecture, vocab_size=built.vocab_size)
-    uncounted = own_counts.uncounted_rows(law, with_its_vocabulary) * built.d_model
-    columns = architecture.structure(built.experts_of_law) | dict(
-        n_active=built.n_active - uncounted, n_total=built.n_total - uncounted, n_tokens=built.n_tokens
-    )
-    columns = {name: columns[name] for name in dict.fromkeys((*law.form.columns, "n_active", "n_tokens"))}
-    noise_is_known = law.noise is not None
-    try:
-        low, high = law.predict_interval(**columns, new_run=noise_is_known)
-    except UserError:  # a size beyond any that a table may have, such as that of 20 training tokens
-        return built
-    return dataclasses.replace(built, loss_interval=[float(low), float(high)], interval_of_a_run=noise_is_known)
 
 
 def _loss_of_token_cap(

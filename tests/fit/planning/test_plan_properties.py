@@ -19,7 +19,7 @@ from fit.model.chips import CHIPS
 from fit.model.layout import Layout
 from fit.model.shape import ModelShape
 from fit.model.step_cost import step_cost
-from fit.planning import by_hours, choice, grid, joint_draws, optimum, planning, rates, recipe
+from fit.planning import by_hours, grid, joint_draws, optimum, planning, rates, recipe, shape_choice
 from fit.planning.options import PlanOptions
 from launch import prices
 
@@ -450,7 +450,7 @@ def built_by_flops(law, constraints, e, layouts=None):
     problem = by_hours.problem_of(law, PAPER, constraints)
     if layouts is not None:
         problem = dataclasses.replace(problem, grid=layouts)
-    return row, choice.on_grid(problem, [row], row)
+    return row, shape_choice.on_grid(problem, [row], row)
 
 
 @pytest.mark.parametrize("e", [1, 4, 32])

@@ -17,11 +17,12 @@ import numpy as np
 
 from fit.aliases import Array
 from fit.model import hardware
-from fit.model.architecture import ROUNDED, Architecture, Model
-from fit.planning import by_hours, candidates, optimum
-from fit.planning.built import Chosen, grid_model, on_chips
+from fit.model.architecture import ROUNDED, Architecture, Model, training_flops
+from fit.planning import by_hours, candidates, optimum, recipe
 from fit.planning.candidates import Candidates, ModelGrid, Problem, Question
+from fit.planning.constraints import Chips
 from fit.planning.grid import Grid
+from fit.planning.mesh import PlannedLayout
 from fit.planning.results import Optimum
 
 CHUNK = 32  # shapes that are weighed together
@@ -34,7 +35,30 @@ TRIED = 300  # depths around the planned one, and widths at each, at most: steps
 WINDOWS = (1 + ROUNDED, 1 / (1 + ROUNDED), 0.75, 0.5, 0.3, 0.15, 0.05, 0.01, 0)
 
 
-def on_grid(question: Question, optima: list[Optimum], best: Optimum) -> Chosen | None:
+@dataclasses.dataclass(frozen=True)
+class ChosenModel:
+    """A model that may be built.
+
+    Attributes:
+      loss: Predicted loss in nats per token.
+      model: Its shape and counts.
+      n_tokens: Training tokens.
+      memory_bytes: Of weights and cache.
+      law_experts: Its number of experts as the law counts them; None where the model counts as the law does.
+      layout: How the chips train it; None without chips.
+      speed: Tokens per second of its chips; None where no speed is modelled.
+    """
+
+    loss: float
+    model: Model
+    n_tokens: int
+    memory_bytes: float
+    law_experts: float | None = None
+    layout: PlannedLayout | None = None
+    speed: float | None = None
+
+
+def on_grid(question: Question, optima: list[Optimum], best: Optimum) -> ChosenModel | None:
     """The shape of the grid to build; None where none is within the limits.
 
     It has as many experts as the best optimum or, where none of those fits, any other number.
@@ -47,7 +71,7 @@ def on_grid(question: Question, optima: list[Optimum], best: Optimum) -> Chosen 
     if question.grid == Grid():
         question = dataclasses.replace(question, grid=_grid_for(max(row.d_model for row in optima)))
 
-    def closest(planned: Optimum) -> Chosen | None:
+    def closest(planned: Optimum) -> ChosenModel | None:
         """The shape to build with as many experts as an optimum.
 
         Where memory binds, fewer heads of keys and values may cost loss: then they are as many as the architecture has.
@@ -71,7 +95,7 @@ def on_grid(question: Question, optima: list[Optimum], best: Optimum) -> Chosen 
     return chosen
 
 
-def _of_style(question: Question, planned: Optimum) -> Chosen | None:
+def _of_style(question: Question, planned: Optimum) -> ChosenModel | None:
     """The shape to build with as many experts as an optimum: of least hours on chips, else of the preferred ratios.
 
     None where none fits.
@@ -81,7 +105,7 @@ def _of_style(question: Question, planned: Optimum) -> Chosen | None:
     return _preferred(question, planned)
 
 
-def _least(choices: list[Chosen | None]) -> Chosen | None:
+def _least(choices: list[ChosenModel | None]) -> ChosenModel | None:
     """The one of least loss; None where there is none."""
     feasible = [chosen for chosen in choices if chosen is not None]
     return min(feasible, key=lambda chosen: chosen.loss, default=None)
@@ -109,7 +133,7 @@ def _by_recipe(question: Question, planned: Optimum) -> Iterator[tuple[ModelGrid
         yield models, tokens, np.where(models.has_recipe(tokens) & (models.limited_by == ""), losses, np.inf)
 
 
-def _preferred(question: Question, planned: Optimum) -> Chosen | None:
+def _preferred(question: Question, planned: Optimum) -> ChosenModel | None:
     """Of the shapes close to the lowest loss, the one with the ratios and the size that are preferred."""
     by_recipe = list(_by_recipe(question, planned))
     lowest = min((float(losses.min()) for _, _, losses in by_recipe), default=math.inf)
@@ -123,9 +147,9 @@ def _preferred(question: Question, planned: Optimum) -> Chosen | None:
         row = int(np.argmin(unlike))
         if unlike[row] < least_unlike:
             least_unlike = float(unlike[row])
-            chosen = Chosen(
+            chosen = ChosenModel(
                 loss=float(losses[row]),
-                model=grid_model(question, models, row),
+                model=_grid_model(question, models, row),
                 n_tokens=int(tokens[row]),
                 memory_bytes=float(models.memory_bytes[row]),
                 law_experts=models.law_experts,
@@ -145,7 +169,7 @@ def _shape_penalty(question: Question, models: ModelGrid, planned: Optimum) -> A
     return np.sum([np.abs(np.log(factor)) for factor in factors], axis=0)
 
 
-def _trained(problem: Problem, planned: Optimum) -> Chosen | None:
+def _trained(problem: Problem, planned: Optimum) -> ChosenModel | None:
     """Of the shapes close to the lowest loss that the chips reach, the one of least hours, in its fastest layout."""
     lowest = math.inf
     parts: list[tuple[Candidates, Array, Array]] = []
@@ -172,10 +196,10 @@ def _trained(problem: Problem, planned: Optimum) -> Chosen | None:
         if cost < least_cost:
             least_cost = cost
             best = by_hours.Best(problem, part.part(first), int(tokens[first[0]]), float(losses[first[0]]))
-    return on_chips(best) if best else None
+    return of_candidate(best) if best else None
 
 
-def of_whole_blocks(question: Question, optima: list[Optimum], best: Optimum) -> Chosen | None:
+def of_whole_blocks(question: Question, optima: list[Optimum], best: Optimum) -> ChosenModel | None:
     """The model of whole blocks and heads of the law's own shape to build; None where nothing fits.
 
     It has as many experts as the best optimum or, where none of those fits, any other number. Of the models within
@@ -188,7 +212,7 @@ def of_whole_blocks(question: Question, optima: list[Optimum], best: Optimum) ->
     return chosen
 
 
-def _whole(question: Question, planned: Optimum) -> Chosen | None:
+def _whole(question: Question, planned: Optimum) -> ChosenModel | None:
     """The model of whole blocks and heads with as many experts as an optimum; None where none fits."""
     for most, least in itertools.pairwise(WINDOWS):
         built = list(_models_of_depths(question.architecture, planned, least, most))
@@ -211,7 +235,7 @@ def _whole(question: Question, planned: Optimum) -> Chosen | None:
         size = np.abs(np.log(models.n_active[good] / planned.n_active))
         order = np.lexsort((size, factors[good]))  # by factor, then by size
         row = int(good[order[0]])
-        return Chosen(float(losses[row]), built[row], int(tokens[row]), float(models.memory_bytes[row]))
+        return ChosenModel(float(losses[row]), built[row], int(tokens[row]), float(models.memory_bytes[row]))
     return None
 
 
@@ -226,3 +250,60 @@ def _models_of_depths(architecture: Architecture, planned: Optimum, least: float
         widths = architecture.widths(n_blocks)
         for width in widths[:: math.ceil(len(widths) / TRIED)]:
             yield Model(architecture, n_blocks, planned.n_experts, width)
+
+
+def of_candidate(best: by_hours.Best) -> ChosenModel:
+    """The model of a candidate on chips."""
+    return ChosenModel(
+        loss=best.loss,
+        model=_grid_model(best.problem, best.models, best.row),
+        n_tokens=best.n_tokens,
+        memory_bytes=best.memory_bytes,
+        law_experts=best.models.law_experts,
+        layout=_planned_layout(best),
+        speed=best.tokens_per_second,
+    )
+
+
+def _grid_model(question: Question, models: ModelGrid, row: int) -> Model:
+    """A shape of the grid as a Model."""
+    style = hardware.style_of(question.architecture, models.as_published, question.request.fixed)
+    shape = models.shape
+    width = int(np.asarray(shape.d_model)[row])
+    n_blocks = int(np.asarray(shape.n_blocks)[row])
+    return hardware.built(question.padded, style, width, n_blocks, int(np.asarray(shape.n_experts)))
+
+
+def _planned_layout(best: by_hours.Best) -> PlannedLayout:
+    """How the chips train a candidate."""
+    problem = best.problem
+    candidate = best.candidate
+    models = best.models
+    batch = int(candidate.batch_tokens[0])
+    at_once = int(candidate.microbatch_tokens[0])
+    device_bytes, sent_bytes = by_hours.bytes_of(best)
+    layout = PlannedLayout(
+        batch_tokens=batch,
+        sequence=candidates.sequence_of(problem.law, models.as_published),
+        data=int(candidate.data[0]),
+        expert=int(candidate.expert[0]),
+        model=int(candidate.model[0]),
+        remat=problem.grid.remats[int(candidate.remat[0])],
+        microbatch_tokens=0 if at_once == batch else at_once,
+        flash=models.as_published,
+        group_tokens=int(candidate.group_tokens[0]),
+        ramp=recipe.ramp_on_mesh(batch, int(candidate.unit[0]), best.n_tokens, models.as_published),
+        device_bytes=device_bytes,
+        sent_bytes=sent_bytes,
+    )
+    chips = dataclasses.replace(problem.chips, count=best.chips)
+    n_experts = int(np.asarray(models.shape.n_experts))
+    share = _sending_share(layout, float(models.n_active[best.row]), n_experts, chips)
+    return dataclasses.replace(layout, sending_share=share)
+
+
+def _sending_share(layout: PlannedLayout, n_active: float, n_experts: int, chips: Chips) -> float:
+    """Seconds of sending in a step, at the peak of the chips' links, over seconds of computing it at their MFU."""
+    batch = layout.ramp[-1][1]
+    computing = training_flops(n_active, batch) / chips.rate(max(n_experts, 1))
+    return layout.sent_bytes * chips.n_devices / chips.count / chips.chip.network / computing
