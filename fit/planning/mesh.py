@@ -38,7 +38,7 @@ class PlannedLayout(Layout):
     ramp: Ramp
     device_bytes: float
     sent_bytes: float
-    sending_share: float = 0.0
+    sending_share: float
 
 
 def divides(

@@ -20,7 +20,6 @@ from fit.model import hardware
 from fit.model.architecture import ROUNDED, Architecture, Model, training_flops
 from fit.planning import by_hours, candidates, optimum, recipe
 from fit.planning.candidates import Candidates, ModelGrid, Problem, Question
-from fit.planning.constraints import Chips
 from fit.planning.grid import Grid
 from fit.planning.mesh import PlannedLayout
 from fit.planning.results import Optimum
@@ -281,8 +280,15 @@ def _planned_layout(best: by_hours.Best) -> PlannedLayout:
     models = best.models
     batch = int(candidate.batch_tokens[0])
     at_once = int(candidate.microbatch_tokens[0])
+    ramp = recipe.ramp_on_mesh(batch, int(candidate.unit[0]), best.n_tokens, models.as_published)
     device_bytes, sent_bytes = by_hours.bytes_of(best)
-    layout = PlannedLayout(
+    # seconds of sending in a step, at the peak of the chips' links, over seconds of computing it at their MFU
+    chips = dataclasses.replace(problem.chips, count=best.chips)
+    n_experts = int(np.asarray(models.shape.n_experts))
+    step_flops = training_flops(float(models.n_active[best.row]), ramp[-1][1])
+    computing = step_flops / chips.rate(max(n_experts, 1))
+    sending = sent_bytes * chips.n_devices / chips.count / chips.chip.network
+    return PlannedLayout(
         batch_tokens=batch,
         sequence=candidates.sequence_of(problem.law, models.as_published),
         data=int(candidate.data[0]),
@@ -292,18 +298,8 @@ def _planned_layout(best: by_hours.Best) -> PlannedLayout:
         microbatch_tokens=0 if at_once == batch else at_once,
         flash=models.as_published,
         group_tokens=int(candidate.group_tokens[0]),
-        ramp=recipe.ramp_on_mesh(batch, int(candidate.unit[0]), best.n_tokens, models.as_published),
+        ramp=ramp,
         device_bytes=device_bytes,
         sent_bytes=sent_bytes,
+        sending_share=sending / computing,
     )
-    chips = dataclasses.replace(problem.chips, count=best.chips)
-    n_experts = int(np.asarray(models.shape.n_experts))
-    share = _sending_share(layout, float(models.n_active[best.row]), n_experts, chips)
-    return dataclasses.replace(layout, sending_share=share)
-
-
-def _sending_share(layout: PlannedLayout, n_active: float, n_experts: int, chips: Chips) -> float:
-    """Seconds of sending in a step, at the peak of the chips' links, over seconds of computing it at their MFU."""
-    batch = layout.ramp[-1][1]
-    computing = training_flops(n_active, batch) / chips.rate(max(n_experts, 1))
-    return layout.sent_bytes * chips.n_devices / chips.count / chips.chip.network / computing
