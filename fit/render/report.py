@@ -12,9 +12,9 @@ from fit.fitted_law.parts import LEVEL
 from fit.messages import finding, lines, units
 from fit.messages.lines import Line
 from fit.model.architecture import Architecture
-from fit.planning import law_details, optimum, plan_answer, planning
+from fit.planning import optimum, plan_answer, planning
 from fit.planning.results import Plan
-from fit.render import answer, elements, figures, overview, tables
+from fit.render import answer, elements, figures, law_details, overview, tables
 from fit.render.options import ReportOptions
 from fit.table.files import check_writable, write_text
 

@@ -12,10 +12,11 @@ import numpy as np
 from fit.aliases import Floats, Json
 from fit.fitted_law import own_counts
 from fit.fitted_law.law import Law, in_words
+from fit.fitted_law.published_draws import drawing_in_words
 from fit.form import Reduced
 from fit.laws import FORMS, PRESETS
 from fit.model.architecture import Architecture
-from fit.planning import joint_draws, law_details, optimum, plan_findings
+from fit.planning import joint_draws, optimum, plan_findings
 
 TABLE_1_EXPERTS = (1, 2, 4, 8, 16)
 TABLE_1_FLOPS = (1e20, 5e20, 1e21)
@@ -236,5 +237,5 @@ def note(which: str, law: Law, rows: Sequence[Json]) -> str:
     bootstrap = law.bootstrap
     assert bootstrap is not None
     low, high = bootstrap.percentiles
-    how = law_details.drawn(bootstrap.form, bootstrap.by)
+    how = drawing_in_words(bootstrap.form, bootstrap.by)
     return f"{low:g}th and {high:g}th percentiles of {law.n_draws} fits: {how}"

@@ -8,9 +8,10 @@ from fit.fitted_law.law import Law
 from fit.fitted_law.tuning import Tuning
 from fit.messages.lines import Line
 from fit.messages.units import amount, say
-from fit.planning import how_sure, law_details, odds, plan_findings, planning
+from fit.planning import how_sure, odds, plan_findings, planning
 from fit.planning.constraints import Constraints
 from fit.planning.results import Odds
+from fit.render import law_details
 
 ANSWER = "{errors}. {experts}"
 OFF_FITTED = "{mean_relative_error:.2%} off on {runs} fitted runs"
