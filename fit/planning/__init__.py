@@ -32,7 +32,7 @@ expected_tasks.py   accuracies that the model is expected to reach
 Answers:
 plan_answer.py      the plan in ten lines; plan_details.py, its tables and all else
 plan_config.py      the plan as a config; emitted.py checks emitted Python before it is written
-how_sure.py         the line on the odds; speed_lines.py, the lines on modelled speeds
+odds_line.py        the line on the odds; speed_lines.py, the lines on modelled speeds
 
 Several laws:
 compare.py          several laws on one budget; comparison.py, their dataclasses

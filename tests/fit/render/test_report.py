@@ -14,7 +14,7 @@ from fit.model import efficiencies
 from fit.planning import compare
 from fit.render import figures, report
 from fit.render.figures import budget, style
-from fit.render.options import ReportOptions
+from fit.render.report_options import ReportOptions
 from fit.table.runs import read_runs
 
 PUBLISHED = "joint-moe-2025"

@@ -24,7 +24,7 @@ from fit.planning.constraints import CHIPS, SECONDS_PER_HOUR, Constraints
 from fit.planning.options import PlanOptions
 from fit.planning.results import Cost, Plan
 from fit.render import elements, figures
-from fit.render.options import ReportOptions, budget_options, shape_of_law
+from fit.render.report_options import ReportOptions, budget_options, shape_of_law
 from fit.table.runs import Runs
 
 BY_FLOPS = "by FLOPs"
