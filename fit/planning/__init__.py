@@ -6,7 +6,7 @@ planning.py         the plan; results.py, its dataclasses
 
 What may be built:
 grid.py             shapes and layouts to choose from
-candidates.py       the question; shapes in layouts, with their seconds per token
+candidates.py       Problem, what a plan solves; shapes in layouts, with their seconds per token
 mesh.py             how chips share the training, and what a mesh must divide
 buildable.py        the model to build, with its recipe and its mesh
 

@@ -9,33 +9,33 @@ from fit.fitted_law.law import Law
 from fit.model import hardware
 from fit.model.architecture import Architecture, training_flops
 from fit.planning import by_hours, recipe, repeats, shape_choice
-from fit.planning.candidates import Question
+from fit.planning.candidates import Problem
 from fit.planning.extrapolation import extrapolation_of
 from fit.planning.results import Buildable, Optimum
 from fit.planning.shape_choice import ChosenModel
 
 
-def of_plan(question: Question, optima: list[Optimum], best: Optimum) -> tuple[Buildable | None, recipe.Recipe | None]:
+def of_plan(problem: Problem, optima: list[Optimum], best: Optimum) -> tuple[Buildable | None, recipe.Recipe | None]:
     """The model of whole blocks and heads to build, with exact counts, and the recipe to train it by.
 
     Both are None where no model fits.
     """
-    law = question.law
-    architecture = question.architecture
-    limits = question.limits
-    if limits.time_budget is not None:
-        of_hours = by_hours.best_of(law, architecture, limits, best.n_experts)
+    law = problem.law
+    architecture = problem.architecture
+    constraints = problem.constraints
+    if constraints.time_budget is not None:
+        of_hours = by_hours.best_of(law, architecture, constraints, best.n_experts)
         assert of_hours is not None
         chosen = shape_choice.of_candidate(of_hours)
-    elif limits.request is None or best.d_model < hardware.NARROW:
-        chosen = shape_choice.of_whole_blocks(question, optima, best)
-    elif limits.chips is None:
-        chosen = shape_choice.on_grid(question, optima, best)
+    elif constraints.request is None or best.d_model < hardware.NARROW:
+        chosen = shape_choice.of_whole_blocks(problem, optima, best)
+    elif constraints.chips is None:
+        chosen = shape_choice.on_grid(problem, optima, best)
     else:
-        chosen = shape_choice.on_grid(by_hours.problem_of(law, architecture, limits), optima, best)
+        chosen = shape_choice.on_grid(by_hours.problem_of(law, architecture, constraints), optima, best)
     if chosen is None:
         return None, None
-    built, run_recipe = _with_recipe(law, architecture, best, chosen, question.request.family)
+    built, run_recipe = _with_recipe(law, architecture, best, chosen, problem.request.family)
     return _with_interval(law, built, architecture), run_recipe
 
 

@@ -20,7 +20,7 @@ from fit.model import efficiencies
 from fit.model.architecture import Architecture, root
 from fit.model.step_cost import step_cost
 from fit.planning import candidates as candidates_lib
-from fit.planning.candidates import Candidates, ModelGrid, Problem, Question
+from fit.planning.candidates import Candidates, ModelGrid, Problem, ProblemOnChips
 from fit.planning.constraints import Constraints
 from fit.planning.grid import Grid
 
@@ -75,7 +75,7 @@ class Optima:
         return dict(n_experts=int(self.n_experts[i])) | {name: float(getattr(self, name)[i]) for name in names}
 
 
-def problem_of(law: Law, architecture: Architecture, constraints: Constraints) -> Problem:
+def problem_of(law: Law, architecture: Architecture, constraints: Constraints) -> ProblemOnChips:
     """The problem of a plan on the chips of the constraints.
 
     Under a budget of FLOPs its speeds are our trainer's, or those of the constraints' calibration.
@@ -89,8 +89,8 @@ def problem_of(law: Law, architecture: Architecture, constraints: Constraints) -
         grid = time_budget.grid
     else:
         calibration = constraints.calibration or efficiencies.of_our_trainer(chips.kind, chips.count)
-    return Problem(
-        law=law, architecture=architecture, limits=constraints, chips=chips, calibration=calibration, grid=grid
+    return ProblemOnChips(
+        law=law, architecture=architecture, constraints=constraints, chips=chips, calibration=calibration, grid=grid
     )
 
 
@@ -141,7 +141,7 @@ def _spans(hours: Array) -> list[Array]:
     return [np.array(group) for group in groups]
 
 
-def _best_columns(problem: Problem, e: float, hours: Array) -> dict[str, Array]:
+def _best_columns(problem: ProblemOnChips, e: float, hours: Array) -> dict[str, Array]:
     """The best models with one number of experts: {name of COLUMNS: values [n_rows]}, NaN where there is none.
 
     Args:
@@ -156,7 +156,7 @@ def _best_columns(problem: Problem, e: float, hours: Array) -> dict[str, Array]:
     return _best_of_recipes(by_recipe, len(hours))
 
 
-def in_draws(problem: Problem, e: float, speeds: Array, coefficients: ByName) -> dict[str, Array]:
+def in_draws(problem: ProblemOnChips, e: float, speeds: Array, coefficients: ByName) -> dict[str, Array]:
     """The best model with one number of experts in each of several draws, among the candidates of the plan itself.
 
     A candidate of a draw is trained for as long as in the plan, at the drawn speed. `gain` is what it would gain in ln
@@ -171,7 +171,7 @@ def in_draws(problem: Problem, e: float, speeds: Array, coefficients: ByName) ->
     Returns:
       {name of COLUMNS, or gain: values [n_draws]}; NaN where there is no model.
     """
-    hours = np.asarray(problem.limits.hours, float).reshape(1)
+    hours = np.asarray(problem.constraints.hours, float).reshape(1)
     drawn = {name: np.asarray(value)[:, None] for name, value in coefficients.items()}
     by_recipe = []
     for candidates in near(problem, e, (float(hours[0]), float(hours[0]))):
@@ -186,7 +186,7 @@ def in_draws(problem: Problem, e: float, speeds: Array, coefficients: ByName) ->
     return _best_of_recipes(by_recipe, len(speeds), (*COLUMNS, "gain"))
 
 
-def _most_tokens(problem: Problem, candidates: Candidates, hours: Array) -> tuple[Array, Array]:
+def _most_tokens(problem: ProblemOnChips, candidates: Candidates, hours: Array) -> tuple[Array, Array]:
     """(indices of shapes [n_shapes], training tokens of the fastest layout of each in these hours [n_rows, n_shapes]).
 
     candidates: in the order of their shapes.
@@ -197,7 +197,7 @@ def _most_tokens(problem: Problem, candidates: Candidates, hours: Array) -> tupl
 
 
 def _best_of_shapes(
-    problem: Problem, models: ModelGrid, shapes: Array, tokens: Array, coefficients: ByName | None = None
+    problem: ProblemOnChips, models: ModelGrid, shapes: Array, tokens: Array, coefficients: ByName | None = None
 ) -> dict[str, Array]:
     """The best shape of one recipe in each row, by name of COLUMNS, and its index `shape`; loss is infinite for none.
 
@@ -236,37 +236,49 @@ def _best_of_recipes(
     return columns
 
 
-def near(problem: Problem, e: float, hours: tuple[float, float]) -> list[Candidates]:
+def near(problem: ProblemOnChips, e: float, hours: tuple[float, float]) -> list[Candidates]:
     """The candidates with one number of experts that could be the best between two numbers of hours, by recipe.
 
-    They come in the order of their shapes. The limits keep them in their cache.
+    They come in the order of their shapes. The constraints keep them in their cache.
     """
-    limits = problem.limits
-    time_budget = limits.time_budget
+    constraints = problem.constraints
+    time_budget = constraints.time_budget
     assert time_budget is not None
-    key = (id(problem.law), problem.architecture, limits.cap, limits.inference_tokens, limits.memory_bytes)
-    key = (*key, limits.serving, limits.request, problem.chips.count, problem.grid, time_budget.at_most, e, hours)
-    if key not in limits.cache:
-        by_recipe = candidates_lib.in_hours(problem, models_of(problem, e), hours, time_budget.at_most)
-        limits.cache[key] = [part.part(np.argsort(part.row, kind="stable")) for part in by_recipe]
-    return limits.cache[key]
-
-
-def models_of(question: Question, e: float) -> list[ModelGrid]:
-    """candidates.models_of, kept in the cache of the limits."""
-    limits = question.limits
     key = (
-        id(question.law),
-        question.architecture,
-        limits.memory_bytes,
-        limits.serving,
-        limits.request,
-        question.grid,
+        id(problem.law),
+        problem.architecture,
+        constraints.cap,
+        constraints.inference_tokens,
+        constraints.memory_bytes,
+        constraints.serving,
+        constraints.request,
+        problem.chips.count,
+        problem.grid,
+        time_budget.at_most,
+        e,
+        hours,
+    )
+    if key not in constraints.cache:
+        by_recipe = candidates_lib.in_hours(problem, models_of(problem, e), hours, time_budget.at_most)
+        constraints.cache[key] = [part.part(np.argsort(part.row, kind="stable")) for part in by_recipe]
+    return constraints.cache[key]
+
+
+def models_of(problem: Problem, e: float) -> list[ModelGrid]:
+    """candidates.models_of, kept in the cache of the constraints."""
+    constraints = problem.constraints
+    key = (
+        id(problem.law),
+        problem.architecture,
+        constraints.memory_bytes,
+        constraints.serving,
+        constraints.request,
+        problem.grid,
         e,
     )
-    if key not in limits.cache:
-        limits.cache[key] = candidates_lib.models_of(question, e)
-    return limits.cache[key]
+    if key not in constraints.cache:
+        constraints.cache[key] = candidates_lib.models_of(problem, e)
+    return constraints.cache[key]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -280,7 +292,7 @@ class Best:
       loss: Nats per token.
     """
 
-    problem: Problem
+    problem: ProblemOnChips
     candidate: Candidates
     n_tokens: int
     loss: float
@@ -440,7 +452,7 @@ def least_hours(law: Law, e: float, architecture: Architecture, constraints: Con
     return None
 
 
-def _hours_to_reach(problem: Problem, candidates: Candidates, loss: float) -> float:
+def _hours_to_reach(problem: ProblemOnChips, candidates: Candidates, loss: float) -> float:
     """The least hours in which one of the candidates reaches a loss; infinite where none does."""
     rows, of_row = np.unique(candidates.row, return_inverse=True)
     most = min(problem.cap, MOST_TOKENS)
@@ -455,12 +467,12 @@ def _hours_to_reach(problem: Problem, candidates: Candidates, loss: float) -> fl
     return float(np.min(np.where(tokens <= candidates.most, hours, np.inf), initial=np.inf))
 
 
-def _could_reach(problem: Problem, e: float, hours: float, loss: float) -> bool:
+def _could_reach(problem: ProblemOnChips, e: float, hours: float, loss: float) -> bool:
     """Whether a lower bound of the losses in so many hours is as low as this loss."""
     return any(candidates_lib.least_loss(problem, models, hours) <= loss for models in models_of(problem, e))
 
 
-def tokens_per_second(problem: Problem, e: float, n_active: float, n_tokens: float) -> float | None:
+def tokens_per_second(problem: ProblemOnChips, e: float, n_active: float, n_tokens: float) -> float | None:
     """The speed of a model whose size lies between shapes of the grid.
 
     It is interpolated linearly in logarithms, so that a smaller model is never slower. Above the largest shape that the
@@ -506,15 +518,15 @@ def _interpolated(sizes: Array, speeds: Array, n_active: float) -> float:
     return math.exp(float(np.interp(math.log(n_active), log_sizes, log_speeds)) - above_largest)
 
 
-def _own_tokens(problem: Problem, models: ModelGrid, e: float) -> Array:
+def _own_tokens(problem: ProblemOnChips, models: ModelGrid, e: float) -> Array:
     """The training tokens of each shape by FLOPs: [n_shapes]. Of several budgets, TOKENS_PER_PARAMETER."""
-    limits = problem.limits.at(e)
-    if np.ndim(limits.flops) == 0:
-        return np.minimum(models.tokens_by_flops(limits), MOST_TOKENS)  # larger batches change no size
+    constraints = problem.constraints.at(e)
+    if np.ndim(constraints.flops) == 0:
+        return np.minimum(models.tokens_by_flops(constraints), MOST_TOKENS)  # larger batches change no size
     return np.clip(TOKENS_PER_PARAMETER * models.n_active, models.least_tokens + 1, models.most_tokens)
 
 
-def largest(problem: Problem, e: float, n_tokens: float | None = None) -> float:
+def largest(problem: ProblemOnChips, e: float, n_tokens: float | None = None) -> float:
     """n_active of the largest shape with e experts that the chips train; 0 for none.
 
     Args:

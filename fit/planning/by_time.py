@@ -16,7 +16,7 @@ from fit.model.efficiencies import Calibration
 from fit.model.measured import MeasuredRun
 from fit.model.shape import ModelShape
 from fit.planning import by_hours, cost, optimum, recipe
-from fit.planning.candidates import Problem
+from fit.planning.candidates import ProblemOnChips
 from fit.planning.constraints import SECONDS_PER_HOUR, Chips, Constraints
 from fit.planning.grid import ShapeRequest
 from fit.planning.results import ClockComparison, Optimum, Speed, Target, TargetRow
@@ -80,7 +80,7 @@ def _model_of(law: Law, architecture: Architecture, request: ShapeRequest, width
     return hardware.built(padded, style, width, n_blocks, routed)
 
 
-def speed_of_optimum(problem: Problem, n_experts: float, n_active: float, n_tokens: float) -> Speed | None:
+def speed_of_optimum(problem: ProblemOnChips, n_experts: float, n_active: float, n_tokens: float) -> Speed | None:
     """The speed of a model of real size, between shapes of the grid; None where the chips train no such model."""
     rate = by_hours.tokens_per_second(problem, n_experts, n_active, n_tokens)
     if rate is None:
@@ -125,7 +125,7 @@ def against_flops(
 
 
 def _comparison(
-    problem: Problem, hours: float, by_flops: int, by_time: int, n_active: float, n_tokens: float
+    problem: ProblemOnChips, hours: float, by_flops: int, by_time: int, n_active: float, n_tokens: float
 ) -> ClockComparison:
     """The best numbers of experts by FLOPs and by hours, beside each other.
 
@@ -156,11 +156,11 @@ def hours_with_serving(constraints: Constraints, n_tokens: float, speed: Speed) 
     return tokens / speed.tokens_per_second[1] / SECONDS_PER_HOUR
 
 
-def against_hours(problem: Problem, n_experts: int, hours: float, experts: Floats) -> ClockComparison | None:
+def against_hours(problem: ProblemOnChips, n_experts: int, hours: float, experts: Floats) -> ClockComparison | None:
     """The best number of experts in the hours that a plan by FLOPs takes, beside the best by FLOPs.
 
     Args:
-      problem: The problem, whose limits have the FLOPs.
+      problem: The problem, whose budget is FLOPs.
       n_experts: Those of the best model by FLOPs.
       hours: The hours of that model, as hours_with_serving counts them.
       experts: The numbers of experts to choose from.
@@ -168,15 +168,15 @@ def against_hours(problem: Problem, n_experts: int, hours: float, experts: Float
     Returns:
       The comparison; None where the chips train no model in these hours.
     """
-    limits = problem.limits.in_hours(hours, problem.calibration)
-    solved = optimum.solve(problem.law, np.asarray(experts, float), problem.architecture, limits)
+    constraints = problem.constraints.in_hours(hours, problem.calibration)
+    solved = optimum.solve(problem.law, np.asarray(experts, float), problem.architecture, constraints)
     if not solved.feasible.any():
         return None
     best = solved.row(int(np.nanargmin(solved.loss)))
     return _comparison(problem, hours, n_experts, best["n_experts"], best["n_active"], best["n_tokens"])
 
 
-def priced_target(target: Target, problem: Problem) -> Target:
+def priced_target(target: Target, problem: ProblemOnChips) -> Target:
     """A target whose models are priced at their modelled speeds, where the chips train such models."""
 
     def priced(row: TargetRow) -> TargetRow:

@@ -43,27 +43,27 @@ IDEAL_BATCH = 2.0**40  # tokens of a step, so many that what a step does once ta
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Question:
-    """A question to a plan.
+class Problem:
+    """What a plan solves.
 
     Attributes:
       law: The law of the loss.
       architecture: How models are built.
-      limits: The budget and the limits on models.
+      constraints: The budget and the limits on models.
       experts: The numbers of experts to compare, as the law counts them.
       grid: Shapes and layouts to choose from.
     """
 
     law: Law
     architecture: Architecture
-    limits: Constraints
+    constraints: Constraints
     experts: Floats = ()
     grid: grid_lib.Grid = grid_lib.Grid()
 
     @property
     def request(self) -> grid_lib.ShapeRequest:
         """The fields of shape and mesh that the user fixes."""
-        return self.limits.request or grid_lib.ShapeRequest()
+        return self.constraints.request or grid_lib.ShapeRequest()
 
     @property
     def padded(self) -> Architecture:
@@ -74,12 +74,12 @@ class Question:
     @property
     def cap(self) -> float:
         """The most tokens to train on; infinite without a limit."""
-        return math.inf if self.limits.cap is None else float(np.asarray(self.limits.cap))
+        return math.inf if self.constraints.cap is None else float(np.asarray(self.constraints.cap))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Problem(Question):
-    """A question to a plan on chips.
+class ProblemOnChips(Problem):
+    """What a plan on chips solves.
 
     Attributes:
       chips: The chips to train on.
@@ -100,7 +100,7 @@ class Problem(Question):
     @property
     def _served(self) -> Numbers:
         """Training tokens that take as long as the inference tokens."""
-        return INFERENCE / TRAINING * self.limits.inference_tokens
+        return INFERENCE / TRAINING * self.constraints.inference_tokens
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,9 +144,9 @@ class ModelGrid:
         """Whether a run of each model on so many tokens has this recipe, [n_shapes]."""
         return (n_tokens > self.least_tokens) & (n_tokens <= self.most_tokens)
 
-    def tokens_by_flops(self, limits: Constraints) -> Array:
-        """Whole training tokens that FLOPs leave to each model, [n_shapes]. limits: with one budget for all."""
-        return np.broadcast_to(np.floor(limits.tokens(self.n_active)), self.n_active.shape)
+    def tokens_by_flops(self, constraints: Constraints) -> Array:
+        """Whole training tokens that FLOPs leave to each model, [n_shapes]. constraints: with one budget for all."""
+        return np.broadcast_to(np.floor(constraints.tokens(self.n_active)), self.n_active.shape)
 
     def of(self, rows: Array) -> ModelShape:
         """The shapes of these rows."""
@@ -160,7 +160,7 @@ def take(shape: ModelShape, rows: Array) -> ModelShape:
 
 
 def loss_of(
-    problem: Question, models: ModelGrid, rows: Array | slice, n_tokens: Array, coefficients: ByName | None = None
+    problem: Problem, models: ModelGrid, rows: Array | slice, n_tokens: Array, coefficients: ByName | None = None
 ) -> Array:
     """The law's loss of shapes on so many tokens, infinite on less than one.
 
@@ -184,7 +184,7 @@ def loss_of(
     return np.where(n_tokens >= 1, loss, np.inf)
 
 
-def models_of(problem: Question, n_experts: float) -> list[ModelGrid]:
+def models_of(problem: Problem, n_experts: float) -> list[ModelGrid]:
     """The models with one number of experts as the law counts them, by recipe: that of the runs, then the published."""
     architecture = problem.architecture
     if not architecture.has_enough_experts(n_experts):
@@ -204,7 +204,7 @@ def nearest_experts(architecture: Architecture, n_experts: float) -> int:
     return min(hardware.whole_experts(architecture, n_experts), key=distance)
 
 
-def _models(problem: Question, routed: int, as_published: bool) -> ModelGrid:
+def _models(problem: Problem, routed: int, as_published: bool) -> ModelGrid:
     """The models of one recipe. `routed`: experts as the trainer counts them."""
     style = hardware.style_of(problem.padded, as_published, problem.request.fixed)
     shape = grid_lib.shapes(problem.grid, problem.padded, style, routed)
@@ -214,18 +214,18 @@ def _models(problem: Question, routed: int, as_published: bool) -> ModelGrid:
     return _described(problem, architecture, take(shape, rows), as_published, least[rows], most[rows])
 
 
-def whole_models(question: Question, n_experts: float, models: list[Model]) -> ModelGrid:
+def whole_models(problem: Problem, n_experts: float, models: list[Model]) -> ModelGrid:
     """Models of whole blocks and heads of the architecture's own shape, with the recipe of the law's runs."""
     fields = {}
     for name in (*grid_lib.SHAPE_FIELDS, "n_blocks"):
         fields[name] = np.array([getattr(model.shape, name) for model in models], float)
     shape = dataclasses.replace(models[0].shape, **fields)
     no_tokens = np.zeros(len(models))
-    described = _described(question, question.architecture, shape, False, no_tokens, np.full(len(models), np.inf))
+    described = _described(problem, problem.architecture, shape, False, no_tokens, np.full(len(models), np.inf))
     return dataclasses.replace(described, law_experts=n_experts)
 
 
-def _tokens_of_recipe(problem: Question, shape: ModelShape, as_published: bool) -> tuple[Array, Array, Array]:
+def _tokens_of_recipe(problem: Problem, shape: ModelShape, as_published: bool) -> tuple[Array, Array, Array]:
     """(whether runs of each shape can have a recipe, on more tokens than, up to), arrays [n_shapes].
 
     Small models have the recipe of the law's runs. Large ones have the published recipe where their size or their
@@ -252,15 +252,15 @@ def _tokens_of_recipe(problem: Question, shape: ModelShape, as_published: bool) 
 
 
 def _described(  # noqa: PLR0913  what describes models
-    problem: Question, architecture: Architecture, shape: ModelShape, as_published: bool, least: Array, most: Array
+    problem: Problem, architecture: Architecture, shape: ModelShape, as_published: bool, least: Array, most: Array
 ) -> ModelGrid:
     """The ModelGrid of these shapes of an architecture. least, most: least_tokens and most_tokens of ModelGrid."""
-    limits = problem.limits
+    constraints = problem.constraints
     routed = int(np.asarray(shape.n_experts))
     final_norm = as_published or architecture.final_norm
     exact = np.asarray(shape.exact_parameters(as_published, final_norm))
-    cache_bytes = np.asarray(limits.bytes_per_kv_element * shape.kv_elements(limits.kv_tokens))
-    memory_bytes = limits.bytes_per_parameter * exact + cache_bytes
+    cache_bytes = np.asarray(constraints.bytes_per_kv_element * shape.kv_elements(constraints.kv_tokens))
+    memory_bytes = constraints.bytes_per_parameter * exact + cache_bytes
     return ModelGrid(
         shape=shape,
         uncounted=own_counts.uncounted_rows(problem.law, architecture) * np.asarray(shape.d_model),
@@ -271,20 +271,20 @@ def _described(  # noqa: PLR0913  what describes models
         least_tokens=least,
         most_tokens=most,
         batch_laws=recipe.batch_laws_of(problem.law, shape),
-        limited_by=_limited_by(limits, shape, memory_bytes, cache_bytes),
+        limited_by=_limited_by(constraints, shape, memory_bytes, cache_bytes),
     )
 
 
-def _limited_by(limits: Constraints, shape: ModelShape, memory_bytes: Array, cache_bytes: Array) -> Array:
+def _limited_by(constraints: Constraints, shape: ModelShape, memory_bytes: Array, cache_bytes: Array) -> Array:
     """The limit on the served model that each shape exceeds; "" where it exceeds none."""
     limited_by = np.full(memory_bytes.shape, "", dtype=object)
-    serving = limits.serving
+    serving = constraints.serving
     if serving is not None:
-        served = Served.of(shape, limits.bytes_per_parameter, cache_bytes)
+        served = Served.of(shape, constraints.bytes_per_parameter, cache_bytes)
         limited_by[serving.step_seconds(served) > serving.most_seconds] = "serving"
         limited_by[memory_bytes > serving.chips.memory] = "memory"
-    if limits.memory_bytes is not None:
-        limited_by[memory_bytes > limits.memory_bytes] = "memory"
+    if constraints.memory_bytes is not None:
+        limited_by[memory_bytes > constraints.memory_bytes] = "memory"
     return limited_by
 
 
@@ -326,7 +326,7 @@ class Candidates:
         names = [field.name for field in dataclasses.fields(self) if field.name != "models"]
         return dataclasses.replace(self, **{name: getattr(self, name)[rows] for name in names})
 
-    def tokens(self, problem: Problem, hours: Numbers) -> Array:
+    def tokens(self, problem: ProblemOnChips, hours: Numbers) -> Array:
         """Whole training tokens of each in so many hours [...]: [..., n]; 0 where these are fewer than it may have."""
         tokens = problem.tokens(np.asarray(hours)[..., None], self.seconds_per_token)
         tokens = np.minimum(tokens, self.most)
@@ -339,7 +339,7 @@ def joined(parts: list[Candidates]) -> Candidates:
     return Candidates(parts[0].models, *(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
 
-def least_seconds(problem: Problem, models: ModelGrid) -> Array:
+def least_seconds(problem: ProblemOnChips, models: ModelGrid) -> Array:
     """A lower bound of the seconds of a token on one chip, in any layout: those of products and memory alone."""
     chip = problem.chips.chip
     reached = problem.calibration.efficiencies(problem.chips.kind)
@@ -361,7 +361,7 @@ def sequence_of(law: Law, as_published: bool) -> int:
 
 
 def in_hours(
-    problem: Problem, by_recipe: list[ModelGrid], hours: tuple[float, float], at_most: float = math.inf
+    problem: ProblemOnChips, by_recipe: list[ModelGrid], hours: tuple[float, float], at_most: float = math.inf
 ) -> list[Candidates]:
     """The candidates that could be the best between two numbers of hours, or lose little more.
 
@@ -391,12 +391,12 @@ def in_hours(
     return [found[i] for i in sorted(found)]
 
 
-def least_loss(problem: Problem, models: ModelGrid, hours: float) -> float:
+def least_loss(problem: ProblemOnChips, models: ModelGrid, hours: float) -> float:
     """A lower bound of the losses of all shapes in so many hours; infinite where limits exclude them all."""
     return _Search(problem, models, (hours, hours)).least_loss
 
 
-def on_tokens(problem: Problem, models: ModelGrid, rows: Array, n_tokens: Array) -> Candidates | None:
+def on_tokens(problem: ProblemOnChips, models: ModelGrid, rows: Array, n_tokens: Array) -> Candidates | None:
     """The candidates of shapes that may be trained on so many tokens.
 
     Args:
@@ -413,7 +413,7 @@ def on_tokens(problem: Problem, models: ModelGrid, rows: Array, n_tokens: Array)
     return joined(parts) if parts else None
 
 
-def trained_on(problem: Problem, models: ModelGrid, rows: Array, n_tokens: Array) -> Array:
+def trained_on(problem: ProblemOnChips, models: ModelGrid, rows: Array, n_tokens: Array) -> Array:
     """Those of the rows that have candidates. The arguments are those of `on_tokens`."""
     search = _Search(problem, models, n_tokens=n_tokens)
     fitting = search.fitting(rows, search.counts)
@@ -425,7 +425,7 @@ class _Search:
 
     def __init__(
         self,
-        problem: Problem,
+        problem: ProblemOnChips,
         models: ModelGrid,
         hours: tuple[float, float] = (math.inf, math.inf),
         n_tokens: Array | None = None,
@@ -638,7 +638,7 @@ class _Search:
         return np.where(whole <= most_whole, whole, part)
 
 
-def layout_of(problem: Problem, candidates: Candidates, remat: str | Array) -> Layout:
+def layout_of(problem: ProblemOnChips, candidates: Candidates, remat: str | Array) -> Layout:
     """The layouts of candidates with one remat, or with one for each."""
     return Layout(
         batch_tokens=candidates.batch_tokens,

@@ -54,7 +54,7 @@ def compare(laws: Sequence[Law], options: BudgetOptions) -> Comparison:
     Raises:
       UserError: No law has a feasible model, or a law cannot be planned with.
     """
-    question = SharedQuestion(
+    shared = SharedProblem(
         shape=options.shape_fields,
         constraints=options.constraints_of_all_laws(),
         experts=options.experts,
@@ -64,15 +64,15 @@ def compare(laws: Sequence[Law], options: BudgetOptions) -> Comparison:
         shapes=options.shapes if options.is_by_time or options.prices_by_time else None,
         speeds=options.speeds,
     )
-    result = compare_laws(laws, question)
+    result = compare_laws(laws, shared)
     if options.verbose:
         return dataclasses.replace(result, answer_of=compare_answer.verbose)
     return result
 
 
 @dataclasses.dataclass(frozen=True)
-class SharedQuestion:
-    """A question to every law of a comparison.
+class SharedProblem:
+    """What every law of a comparison solves.
 
     Attributes:
       shape: {field of Architecture: value}: vocab_size, width_per_block, and others where they are given.
@@ -95,23 +95,23 @@ class SharedQuestion:
     speeds: str | None = None
 
 
-def compare_laws(laws: Sequence[Law], question: SharedQuestion) -> Comparison:
+def compare_laws(laws: Sequence[Law], shared: SharedProblem) -> Comparison:
     """As `compare`, without its options."""
     answers: list[LawAnswer] = []
     infeasible: list[NoAnswer] = []
     for law in laws:
-        response = answer(law, question)
+        response = answer(law, shared)
         if isinstance(response, NoAnswer):
             infeasible.append(response)
         else:
             answers.append(response)
     if not answers:
         raise UserError(infeasible[0].why)
-    constraints = question.constraints.to_json()
-    if question.hours is not None:
-        constraints = dict(hours=question.hours) | constraints
+    constraints = shared.constraints.to_json()
+    if shared.hours is not None:
+        constraints = dict(hours=shared.hours) | constraints
     return Comparison(
-        **question.shape,
+        **shared.shape,
         constraints=constraints,
         about=ABOUT,
         laws=answers,
@@ -119,7 +119,7 @@ def compare_laws(laws: Sequence[Law], question: SharedQuestion) -> Comparison:
         agreement=agreement.agreement(agreement.counted(answers)),
         votes=votes.together(agreement.counted(answers)),
         findings=agreement.findings(answers),
-        like=counts(question.reference) if question.reference else None,
+        like=counts(shared.reference) if shared.reference else None,
         answer_of=compare_answer.answer,
     )
 
@@ -150,8 +150,8 @@ def of_reference_model(reference: PublishedModel, law: Law, shape: Json, constra
     if not isinstance(constraints.flops, float):  # none, or FLOPs by number of experts
         return counts(reference)
     others = [other for other in map(load, LAWS) if other.name != law.name and other.knows_experts]
-    question = SharedQuestion(shape=shape, constraints=constraints, reference=reference)
-    responses = [answer(each, question) for each in (law, *others)]
+    shared = SharedProblem(shape=shape, constraints=constraints, reference=reference)
+    responses = [answer(each, shared) for each in (law, *others)]
     return counts(reference) | dict(laws=[response for response in responses if isinstance(response, LawAnswer)])
 
 
@@ -185,15 +185,15 @@ def _reference_answer(
     )
 
 
-def answer(law: Law, question: SharedQuestion) -> LawAnswer | NoAnswer:
+def answer(law: Law, shared: SharedProblem) -> LawAnswer | NoAnswer:
     """The law's best architecture, its best dense one, and the reference model beside them."""
-    experts = question.experts
+    experts = shared.experts
     if experts is not None and law.of_mixtures and law.only_experts is not None and law.only_experts not in experts:
         return NoAnswer(law=law.name, why=law.only_words)
     if experts is None or law.fixes_experts or not law.knows_experts:
         experts = law.experts
     numbers = np.array(experts, float)
-    best = _best(law, question, numbers, question.used)
+    best = _best(law, shared, numbers, shared.used)
     architecture = best.architecture
     constraints = best.constraints
     if best.solved is None:
@@ -215,12 +215,12 @@ def answer(law: Law, question: SharedQuestion) -> LawAnswer | NoAnswer:
     flops = training_flops(model["n_active"], model["n_tokens"])
     outside = law.extrapolation(**columns, n_tokens=model["n_tokens"], flops=counted_flops)
     speed = clock = like = None
-    if question.hours is not None:
+    if shared.hours is not None:
         speed, clock = _by_the_clock(law, architecture, constraints, model, numbers)
-    elif question.shapes:
-        speed, clock = _priced(law, architecture, question, model, numbers)
-    if question.reference:
-        like = _reference_answer(question.reference, law, e, architecture, constraints)
+    elif shared.shapes:
+        speed, clock = _priced(law, architecture, shared, model, numbers)
+    if shared.reference:
+        like = _reference_answer(shared.reference, law, e, architecture, constraints)
     response = LawAnswer(
         **model,
         law=law.name,
@@ -240,16 +240,16 @@ def answer(law: Law, question: SharedQuestion) -> LawAnswer | NoAnswer:
         finest=bool(len(_splits(law)) > 1 and architecture.granularity == max(_splits(law))),
         extrapolation=[*outside, *own_counts.shape_outside(law, architecture, model["d_model"], n_blocks)],
         embedding_share=plan_findings.embedding_share(architecture, model["d_model"], model["n_active"]),
-        not_read=_not_read(law, question),
+        not_read=_not_read(law, shared),
         leverage=leverage.of_split(e, architecture.granularity, flops, architecture.active_width) if e > 1 else None,
-        dense=_dense(law, question, constraints, model["loss"]),
+        dense=_dense(law, shared, constraints, model["loss"]),
         findings=[],
         votes=_votes(law, best, numbers),
         speed=speed,
         clock=clock,
         serving=_serving(architecture, constraints, model | dict(d_model=width), memory_bytes),
         like=like,
-        explicit=("like",) if question.reference else (),
+        explicit=("like",) if shared.reference else (),
     )
     return dataclasses.replace(response, findings=[*_findings(response)])
 
@@ -312,17 +312,17 @@ def _by_the_clock(
 
 
 def _priced(
-    law: Law, architecture: Architecture, question: SharedQuestion, model: Json, experts: Array
+    law: Law, architecture: Architecture, shared: SharedProblem, model: Json, experts: Array
 ) -> tuple[Speed | None, ClockComparison | None]:
     """The speed of the best model by FLOPs, and what the same hours would choose.
 
     Both are None where the chips train no such model.
     """
-    constraints = question.constraints
-    shapes = question.shapes
+    constraints = shared.constraints
+    shapes = shared.shapes
     chips = constraints.chips
     assert chips is not None and shapes is not None
-    calibration = by_time.calibration_of(law, architecture, chips, shapes, question.speeds)
+    calibration = by_time.calibration_of(law, architecture, chips, shapes, shared.speeds)
     constraints = dataclasses.replace(constraints, calibration=calibration)
     n_experts = model["n_experts"]
     problem = by_hours.problem_of(law, architecture, constraints)
@@ -342,16 +342,16 @@ def _splits(law: Law) -> Sequence[int]:
     return [k for k in SPLITS if all(k <= law.ranges.get(name, (1, k))[1] for name in columns)]
 
 
-def _not_read(law: Law, question: SharedQuestion) -> Json:
+def _not_read(law: Law, shared: SharedProblem) -> Json:
     """{option: value} that is given but that the law has no column for."""
     not_read = {}
-    kv_share = question.shape.get("kv_share")
+    kv_share = shared.shape.get("kv_share")
     if kv_share not in (None, 1.0):
         not_read["kv_share"] = kv_share
-    n_dense = question.shape.get("n_dense")
+    n_dense = shared.shape.get("n_dense")
     if n_dense not in (None, 0):
         not_read["dense_blocks"] = n_dense
-    used = question.used
+    used = shared.used
     if used and list(used) != [1.0] and law.of_mixtures and not law.reads_used:
         not_read["used"] = ",".join(f"{u:g}" for u in used)
     return not_read
@@ -406,10 +406,10 @@ class _Best:
     constraints: Constraints
 
 
-def _best(law: Law, question: SharedQuestion, experts: Array, used: Sequence[float] | None) -> _Best:
+def _best(law: Law, shared: SharedProblem, experts: Array, used: Sequence[float] | None) -> _Best:
     """The model of the law's least loss."""
-    architectures = architectures_to_try(law, question.shape, used)
-    constraints = _with_hours(law, architectures[0], question)
+    architectures = architectures_to_try(law, shared.shape, used)
+    constraints = _with_hours(law, architectures[0], shared)
     if constraints.time_budget is not None:
         architecture, reached = by_hours.best_architecture(law, architectures, constraints, experts)
         architectures = [architecture]
@@ -417,7 +417,7 @@ def _best(law: Law, question: SharedQuestion, experts: Array, used: Sequence[flo
             constraints = constraints.with_time_budget(at_most=reached)
     elif len(architectures) > 1 and constraints.chips is not None and constraints.request is not None:
         # the sizes that chips hold are those of the paper's shapes here, which are known at once
-        coarse = dataclasses.replace(question, constraints=dataclasses.replace(constraints, request=None))
+        coarse = dataclasses.replace(shared, constraints=dataclasses.replace(constraints, request=None))
         architectures = [_best(law, coarse, experts, used).architecture]
     best = None
     lowest = math.inf
@@ -432,19 +432,19 @@ def _best(law: Law, question: SharedQuestion, experts: Array, used: Sequence[flo
     return best or _Best(None, architectures[0], 0, constraints)
 
 
-def _with_hours(law: Law, architecture: Architecture, question: SharedQuestion) -> Constraints:
-    """The constraints of a question, with its hours as the budget where it has some."""
-    constraints = question.constraints
+def _with_hours(law: Law, architecture: Architecture, shared: SharedProblem) -> Constraints:
+    """The constraints of a problem, with its hours as the budget where it has some."""
+    constraints = shared.constraints
     if constraints.time_budget is not None:
         return constraints.with_time_budget(at_most=math.inf)
-    if question.hours is None:
+    if shared.hours is None:
         return constraints
-    assert constraints.chips is not None and question.shapes is not None
-    calibration = by_time.calibration_of(law, architecture, constraints.chips, question.shapes, question.speeds)
-    return constraints.in_hours(question.hours, calibration)
+    assert constraints.chips is not None and shared.shapes is not None
+    calibration = by_time.calibration_of(law, architecture, constraints.chips, shared.shapes, shared.speeds)
+    return constraints.in_hours(shared.hours, calibration)
 
 
-def _dense(law: Law, question: SharedQuestion, constraints: Constraints, loss: float) -> DenseAnswer | None:
+def _dense(law: Law, shared: SharedProblem, constraints: Constraints, loss: float) -> DenseAnswer | None:
     """The best dense model by the law, or by the dense law of the same paper; None where none is feasible.
 
     constraints: those of the law's best model. loss: its loss.
@@ -452,15 +452,15 @@ def _dense(law: Law, question: SharedQuestion, constraints: Constraints, loss: f
     if not law.knows_dense:
         return None
     dense_law = load(law.dense) if law.published and law.dense else law
-    question = dataclasses.replace(question, constraints=constraints)
-    best = _best(dense_law, question, np.array([1.0]), None)
+    shared = dataclasses.replace(shared, constraints=constraints)
+    best = _best(dense_law, shared, np.array([1.0]), None)
     if best.solved is None:
         return None
     model = best.solved.row(best.index)
     ratio = {}
     if best.constraints.has_budget:
         needed = target.least_flops(dense_law, 1.0, best.architecture, best.constraints, loss)
-        name = "hours_ratio" if question.hours is not None else "flops_ratio"
+        name = "hours_ratio" if shared.hours is not None else "flops_ratio"
         ratio = {name: None if needed is None else needed / best.constraints.amount}
     return DenseAnswer(
         **model,

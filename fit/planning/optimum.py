@@ -30,6 +30,7 @@ from fit.messages.units import say
 from fit.model.architecture import INFERENCE, TRAINING, Architecture, root, training_flops
 from fit.planning import by_hours
 from fit.planning.by_hours import Optima
+from fit.planning.candidates import ProblemOnChips
 from fit.planning.constraints import Constraints, SizeLimit
 from fit.planning.grid import ShapeRequest
 
@@ -178,15 +179,17 @@ def size_limits(law: Law, architecture: Architecture, constraints: Constraints) 
     return [*limits, SizeLimit("chips", share_of_largest, 1.0)]
 
 
-def _largest_trained(problem: by_hours.Problem, n_experts: float) -> float:
-    """n_active of the largest shape of the grid that the chips train; 0 for none. The limits' cache keeps it."""
-    limits = problem.limits
-    budget = (limits.flops, limits.inference_tokens, limits.cap) if np.ndim(limits.at(n_experts).flops) == 0 else None
+def _largest_trained(problem: ProblemOnChips, n_experts: float) -> float:
+    """n_active of the largest shape of the grid that the chips train; 0 for none. The constraints' cache keeps it."""
+    constraints = problem.constraints
+    budget = None
+    if np.ndim(constraints.at(n_experts).flops) == 0:
+        budget = (constraints.flops, constraints.inference_tokens, constraints.cap)
     chips = problem.chips
-    key = (id(problem.law), problem.architecture, limits.request, chips.kind, chips.count, str(budget), n_experts)
-    if key not in limits.cache:
-        limits.cache[key] = by_hours.largest(problem, n_experts)
-    return limits.cache[key]
+    key = (id(problem.law), problem.architecture, constraints.request, chips.kind, chips.count, str(budget), n_experts)
+    if key not in constraints.cache:
+        constraints.cache[key] = by_hours.largest(problem, n_experts)
+    return constraints.cache[key]
 
 
 def _largest(
@@ -237,10 +240,10 @@ def _on_plateau(slack: float, loss: Callable[[Array], Array], size: Array, small
 
 @dataclasses.dataclass(frozen=True)
 class _SizeProblem:
-    """The question for the best size. Arrays have the common shape of the question, or broadcast with it.
+    """The problem of the best size. Arrays have the common shape of the problem, or broadcast with it.
 
     Attributes:
-      law, architecture, constraints, coefficients: of the question; the constraints are those of n_experts.
+      law, architecture, constraints, coefficients: of the problem; the constraints are those of n_experts.
       n_experts: as the law counts them.
       smallest: n_active of the smallest model.
       largest, largest_by: n_active of the largest model that memory and chips hold, and which of the two it is.
@@ -348,7 +351,7 @@ def _check_bounded(law: Law, architecture: Architecture, constraints: Constraint
 def _problem(
     law: Law, n_experts: Numbers, architecture: Architecture, constraints: Constraints, coefficients: ByName
 ) -> _SizeProblem:
-    """The question of `solve`, with all numbers broadcast, its bounds, and whether it is feasible."""
+    """The problem of `solve`, with all numbers broadcast, its bounds, and whether it is feasible."""
     limits = [limit for limit in (constraints.amount, constraints.memory_bytes) if limit is not None]
     shape = np.broadcast(*coefficients.values(), n_experts, *limits).shape
     n_experts = np.broadcast_to(np.asarray(n_experts, float), shape)

@@ -30,7 +30,7 @@ from fit.planning import (
     repeats,
     target,
 )
-from fit.planning.candidates import Problem, Question
+from fit.planning.candidates import Problem, ProblemOnChips
 from fit.planning.constraints import Chips, Constraints
 from fit.planning.extrapolation import extrapolation_of
 from fit.planning.options import PlanOptions, experts_to_compare
@@ -191,7 +191,7 @@ def plan_within(
     Raises:
       UserError: No model is feasible.
     """
-    question = Question(law=law, architecture=architecture, limits=constraints, experts=experts)
+    problem = Problem(law=law, architecture=architecture, constraints=constraints, experts=experts)
     # solve
     solved = optimum.optima(law, architecture, constraints, experts)
     optima, infeasible = _rows(law, architecture, constraints, solved)
@@ -200,10 +200,10 @@ def plan_within(
     best_by = how_sure.recommended if reached is None else how_sure.by_median  # the target is met by the median
     (best,) = (row for row in optima if row.n_experts == best_by)
     # build
-    built, run_recipe = buildable.of_plan(question, optima, best)
+    built, run_recipe = buildable.of_plan(problem, optima, best)
     base_config, overrides = _config(law, architecture, run_recipe)
     # cost
-    priced = _priced(question, optima, built, reached)
+    priced = _priced(problem, optima, built, reached)
     (priced_best,) = (row for row in priced.optima if row.n_experts == best.n_experts)
     # what to know before trusting it
     findings = [
@@ -236,7 +236,7 @@ def plan_within(
         repeats=repeats.repeats_of(law, architecture, constraints, experts, optima, best),
         clock=priced.clock,
         chips=priced.chips,
-        question=question,
+        problem=problem,
         answer_of=plan_answer.answer,
         explicit=_explicit(law, constraints),
     )
@@ -261,29 +261,29 @@ class _Priced:
     chips: TrainingChips | None = None
 
 
-def _priced(question: Question, optima: list[Optimum], built: Buildable | None, reached: Target | None) -> _Priced:
+def _priced(problem: Problem, optima: list[Optimum], built: Buildable | None, reached: Target | None) -> _Priced:
     """The models with their costs on the chips, at their modelled speeds where these are known."""
-    law = question.law
-    architecture = question.architecture
-    constraints = question.limits
+    law = problem.law
+    architecture = problem.architecture
+    constraints = problem.constraints
     chips = constraints.chips
     if chips is None:
         return _Priced(optima, built, reached)
     comparison = None
     if constraints.time_budget is not None or constraints.calibration is not None:
-        problem = by_hours.problem_of(law, architecture, constraints)
-        optima = [_timed(row, problem, constraints) for row in optima]
+        on_chips = by_hours.problem_of(law, architecture, constraints)
+        optima = [_timed(row, on_chips) for row in optima]
         best = min(optima, key=lambda row: row.loss)  # by the medians, as the other budget's best is
         if built:
-            built = dataclasses.replace(built, speed=_speed_of_buildable(built, problem))
+            built = dataclasses.replace(built, speed=_speed_of_buildable(built, on_chips))
         if reached:
-            reached = by_time.priced_target(reached, problem)
+            reached = by_time.priced_target(reached, on_chips)
         experts = [row.n_experts for row in optima]
         if constraints.time_budget is not None:
             comparison = by_time.against_flops(law, architecture, constraints, best, experts)
         elif best.speed is not None:
             hours = by_time.hours_with_serving(constraints, best.n_tokens, best.speed)
-            comparison = by_time.against_hours(problem, best.n_experts, hours, experts)
+            comparison = by_time.against_hours(on_chips, best.n_experts, hours, experts)
         chips = by_time.with_modelled_mfu(chips, optima, built is None or built.speed is not None)
     with_costs = []
     for row in optima:
@@ -306,8 +306,9 @@ def _priced(question: Question, optima: list[Optimum], built: Buildable | None, 
     return _Priced(with_costs, built, reached, comparison, training_chips)
 
 
-def _timed(row: Optimum, problem: Problem, constraints: Constraints) -> Optimum:
+def _timed(row: Optimum, problem: ProblemOnChips) -> Optimum:
     """The best model with one number of experts, with its speed: by hours on the chips that it uses."""
+    constraints = problem.constraints
     if constraints.time_budget is None:
         speed = by_time.speed_of_optimum(problem, row.n_experts, row.n_active, row.n_tokens)
         return dataclasses.replace(row, speed=speed)
@@ -317,7 +318,7 @@ def _timed(row: Optimum, problem: Problem, constraints: Constraints) -> Optimum:
     return dataclasses.replace(row, speed=by_time.speed_of_best(chosen), chips=used)
 
 
-def _speed_of_buildable(built: Buildable, problem: Problem) -> Speed | None:
+def _speed_of_buildable(built: Buildable, problem: ProblemOnChips) -> Speed | None:
     """The speed of the model to build: in its own layout or, where that has none, of models of its size.
 
     None where the chips train no such model.

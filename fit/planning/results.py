@@ -9,7 +9,7 @@ from typing import Any
 
 from fit.aliases import Json
 from fit.planning import mesh
-from fit.planning.candidates import Question
+from fit.planning.candidates import Problem
 from fit.results import NOT_IN_JSON, Record, WithFindings, optional
 from fit.task_maps.maps import Expected
 
@@ -622,7 +622,7 @@ class Plan(WithFindings):
       energy: What the training takes from the grid; None without chips, or where their power is not published.
       tasks: Accuracies that the model to train is expected to reach; only with task_map.
       tasks_note: What to know of them; "" for nothing.
-      question: What it was solved for.
+      problem: What it solves.
     """
 
     law: str
@@ -664,7 +664,7 @@ class Plan(WithFindings):
     options: Json | None = optional()
     tasks: list[Expected] | None = optional()
     tasks_note: str | None = optional()
-    question: Question | None = dataclasses.field(default=None, compare=False, metadata=NOT_IN_JSON)
+    problem: Problem | None = dataclasses.field(default=None, compare=False, metadata=NOT_IN_JSON)
 
     @property
     def title(self) -> str:

@@ -19,7 +19,7 @@ from fit.aliases import Array
 from fit.model import hardware
 from fit.model.architecture import ROUNDED, Architecture, Model, training_flops
 from fit.planning import by_hours, candidates, optimum, recipe
-from fit.planning.candidates import Candidates, ModelGrid, Problem, Question
+from fit.planning.candidates import Candidates, ModelGrid, Problem, ProblemOnChips
 from fit.planning.grid import Grid
 from fit.planning.mesh import PlannedLayout
 from fit.planning.results import Optimum
@@ -57,31 +57,31 @@ class ChosenModel:
     speed: float | None = None
 
 
-def on_grid(question: Question, optima: list[Optimum], best: Optimum) -> ChosenModel | None:
+def on_grid(problem: Problem, optima: list[Optimum], best: Optimum) -> ChosenModel | None:
     """The shape of the grid to build; None where none is within the limits.
 
     It has as many experts as the best optimum or, where none of those fits, any other number.
 
     Args:
-      question: The question, on chips a Problem. A grid other than the default is not extended.
+      problem: The problem. A grid other than the default is not extended.
       optima: The best model with each number of experts, in real numbers.
       best: The one of them to build.
     """
-    if question.grid == Grid():
-        question = dataclasses.replace(question, grid=_grid_for(max(row.d_model for row in optima)))
+    if problem.grid == Grid():
+        problem = dataclasses.replace(problem, grid=_grid_for(max(row.d_model for row in optima)))
 
     def closest(planned: Optimum) -> ChosenModel | None:
         """The shape to build with as many experts as an optimum.
 
         Where memory binds, fewer heads of keys and values may cost loss: then they are as many as the architecture has.
         """
-        chosen = _of_style(question, planned)
+        chosen = _of_style(problem, planned)
         if chosen is not None and chosen.loss <= planned.loss * (1 + CLOSE):
             return chosen
-        request = question.request
+        request = problem.request
         request = dataclasses.replace(request, fixed=request.fixed | {"kv_share"})
-        limits = dataclasses.replace(question.limits, request=request)
-        with_architecture_heads = _of_style(dataclasses.replace(question, limits=limits), planned)
+        constraints = dataclasses.replace(problem.constraints, request=request)
+        with_architecture_heads = _of_style(dataclasses.replace(problem, constraints=constraints), planned)
         if chosen is None:
             return with_architecture_heads
         if with_architecture_heads is not None and with_architecture_heads.loss < chosen.loss * (1 - CLOSE):
@@ -94,14 +94,14 @@ def on_grid(question: Question, optima: list[Optimum], best: Optimum) -> ChosenM
     return chosen
 
 
-def _of_style(question: Question, planned: Optimum) -> ChosenModel | None:
+def _of_style(problem: Problem, planned: Optimum) -> ChosenModel | None:
     """The shape to build with as many experts as an optimum: of least hours on chips, else of the preferred ratios.
 
     None where none fits.
     """
-    if isinstance(question, Problem):
-        return _trained(question, planned)
-    return _preferred(question, planned)
+    if isinstance(problem, ProblemOnChips):
+        return _trained(problem, planned)
+    return _preferred(problem, planned)
 
 
 def _least(choices: list[ChosenModel | None]) -> ChosenModel | None:
@@ -120,21 +120,21 @@ def _grid_for(d_model: float) -> Grid:
     return dataclasses.replace(grid, widths=(*grid.widths, *wider[:: math.ceil(len(wider) / MOST_WIDTHS)]))
 
 
-def _by_recipe(question: Question, planned: Optimum) -> Iterator[tuple[ModelGrid, Array, Array]]:
+def _by_recipe(problem: Problem, planned: Optimum) -> Iterator[tuple[ModelGrid, Array, Array]]:
     """(models, training tokens of each, loss of each) with as many experts as an optimum, in parts of the grid.
 
     Tokens and losses are [n_shapes]. The loss is infinite where limits exclude a model.
     """
-    limits = question.limits.at(planned.n_experts)
-    for models in by_hours.models_of(question, planned.n_experts):
-        tokens = models.tokens_by_flops(limits)
-        losses = candidates.loss_of(question, models, slice(None), tokens)
+    constraints = problem.constraints.at(planned.n_experts)
+    for models in by_hours.models_of(problem, planned.n_experts):
+        tokens = models.tokens_by_flops(constraints)
+        losses = candidates.loss_of(problem, models, slice(None), tokens)
         yield models, tokens, np.where(models.has_recipe(tokens) & (models.limited_by == ""), losses, np.inf)
 
 
-def _preferred(question: Question, planned: Optimum) -> ChosenModel | None:
+def _preferred(problem: Problem, planned: Optimum) -> ChosenModel | None:
     """Of the shapes close to the lowest loss, the one with the ratios and the size that are preferred."""
-    by_recipe = list(_by_recipe(question, planned))
+    by_recipe = list(_by_recipe(problem, planned))
     lowest = min((float(losses.min()) for _, _, losses in by_recipe), default=math.inf)
     if not math.isfinite(lowest):
         return None
@@ -142,13 +142,13 @@ def _preferred(question: Question, planned: Optimum) -> ChosenModel | None:
     chosen = None
     least_unlike = math.inf
     for models, tokens, losses in by_recipe:
-        unlike = np.where(losses <= highest_allowed, _shape_penalty(question, models, planned), np.inf)
+        unlike = np.where(losses <= highest_allowed, _shape_penalty(problem, models, planned), np.inf)
         row = int(np.argmin(unlike))
         if unlike[row] < least_unlike:
             least_unlike = float(unlike[row])
             chosen = ChosenModel(
                 loss=float(losses[row]),
-                model=_grid_model(question, models, row),
+                model=_grid_model(problem, models, row),
                 n_tokens=int(tokens[row]),
                 memory_bytes=float(models.memory_bytes[row]),
                 law_experts=models.law_experts,
@@ -156,19 +156,19 @@ def _preferred(question: Question, planned: Optimum) -> ChosenModel | None:
     return chosen
 
 
-def _shape_penalty(question: Question, models: ModelGrid, planned: Optimum) -> Array:
+def _shape_penalty(problem: Problem, models: ModelGrid, planned: Optimum) -> Array:
     """How far ratios are from the style's and sizes from the planned one, [n_shapes]: the sum of |ln factor|."""
     shape = models.shape
-    style = hardware.style_of(question.architecture, models.as_published, question.request.fixed)
+    style = hardware.style_of(problem.architecture, models.as_published, problem.request.fixed)
     factors = (
         shape.d_model / shape.n_blocks / style.aspects[1],
-        shape.query_units / shape.d_model / question.architecture.attention,
+        shape.query_units / shape.d_model / problem.architecture.attention,
         models.n_active / planned.n_active,
     )
     return np.sum([np.abs(np.log(factor)) for factor in factors], axis=0)
 
 
-def _trained(problem: Problem, planned: Optimum) -> ChosenModel | None:
+def _trained(problem: ProblemOnChips, planned: Optimum) -> ChosenModel | None:
     """Of the shapes close to the lowest loss that the chips reach, the one of least hours, in its fastest layout."""
     lowest = math.inf
     parts: list[tuple[Candidates, Array, Array]] = []
@@ -198,34 +198,34 @@ def _trained(problem: Problem, planned: Optimum) -> ChosenModel | None:
     return of_candidate(best) if best else None
 
 
-def of_whole_blocks(question: Question, optima: list[Optimum], best: Optimum) -> ChosenModel | None:
+def of_whole_blocks(problem: Problem, optima: list[Optimum], best: Optimum) -> ChosenModel | None:
     """The model of whole blocks and heads of the law's own shape to build; None where nothing fits.
 
     It has as many experts as the best optimum or, where none of those fits, any other number. Of the models within
     CLOSE of the optimum's loss it is the one whose ratios are the architecture's, and then the one nearest in size to
     the optimum. Where none is as good, it is the one of the lowest loss.
     """
-    chosen = _whole(question, best)
+    chosen = _whole(problem, best)
     if chosen is None:
-        chosen = _least([_whole(question, row) for row in optima if row is not best])
+        chosen = _least([_whole(problem, row) for row in optima if row is not best])
     return chosen
 
 
-def _whole(question: Question, planned: Optimum) -> ChosenModel | None:
+def _whole(problem: Problem, planned: Optimum) -> ChosenModel | None:
     """The model of whole blocks and heads with as many experts as an optimum; None where none fits."""
     for most, least in itertools.pairwise(WINDOWS):
-        built = list(_models_of_depths(question.architecture, planned, least, most))
+        built = list(_models_of_depths(problem.architecture, planned, least, most))
         if not built:
             continue
-        models = candidates.whole_models(question, planned.n_experts, built)
-        tokens = models.tokens_by_flops(question.limits.at(planned.n_experts))
+        models = candidates.whole_models(problem, planned.n_experts, built)
+        tokens = models.tokens_by_flops(problem.constraints.at(planned.n_experts))
         fits = (models.limited_by == "") & (tokens >= 1)
-        chips = question.limits.chips
+        chips = problem.constraints.chips
         if chips is not None:
             fits &= chips.least_bytes(models.shape) <= chips.room * chips.memory
         if not fits.any():
             continue
-        losses = np.where(fits, candidates.loss_of(question, models, slice(None), tokens), np.inf)
+        losses = np.where(fits, candidates.loss_of(problem, models, slice(None), tokens), np.inf)
         factors = np.array([model.rounding_factor for model in built])
         is_close = fits & (factors <= 1 + ROUNDED)
         allowed = is_close if is_close.any() else fits
@@ -264,13 +264,13 @@ def of_candidate(best: by_hours.Best) -> ChosenModel:
     )
 
 
-def _grid_model(question: Question, models: ModelGrid, row: int) -> Model:
+def _grid_model(problem: Problem, models: ModelGrid, row: int) -> Model:
     """A shape of the grid as a Model."""
-    style = hardware.style_of(question.architecture, models.as_published, question.request.fixed)
+    style = hardware.style_of(problem.architecture, models.as_published, problem.request.fixed)
     shape = models.shape
     width = int(np.asarray(shape.d_model)[row])
     n_blocks = int(np.asarray(shape.n_blocks)[row])
-    return hardware.built(question.padded, style, width, n_blocks, int(np.asarray(shape.n_experts)))
+    return hardware.built(problem.padded, style, width, n_blocks, int(np.asarray(shape.n_experts)))
 
 
 def _planned_layout(best: by_hours.Best) -> PlannedLayout:

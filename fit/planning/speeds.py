@@ -18,7 +18,7 @@ from fit.fitted_law.law import Law
 from fit.model import efficiencies
 from fit.model.architecture import TRAINING
 from fit.planning import candidates as candidates_lib
-from fit.planning.candidates import Candidates, ModelGrid, Problem
+from fit.planning.candidates import Candidates, ModelGrid, ProblemOnChips
 from fit.planning.constraints import ROOM, SECONDS_PER_HOUR, Chips, Constraints
 from fit.planning.cost import MFU
 from fit.planning.grid import Grid, ShapeRequest
@@ -61,9 +61,13 @@ def speeds_of(law: Law, kind: str, count: int) -> Json | None:
     largest = Grid().counts_of(chips.chip, count)[-1]
     trained_on = sorted({*counts, largest})
     calibrations = [efficiencies.of_our_trainer(kind, n) for n in (1, 2)]
-    limits = Constraints(chips=chips, request=ShapeRequest())
-    problem = Problem(
-        law=law, architecture=architecture, limits=limits, chips=chips, calibration=calibrations[0], grid=COARSE
+    problem = ProblemOnChips(
+        law=law,
+        architecture=architecture,
+        constraints=Constraints(chips=chips, request=ShapeRequest()),
+        chips=chips,
+        calibration=calibrations[0],
+        grid=COARSE,
     )
     rows = []
     for n_experts in law.experts:
@@ -86,7 +90,7 @@ def speeds_of(law: Law, kind: str, count: int) -> Json | None:
     )
 
 
-def _rows(problem: Problem, models: ModelGrid, n_experts: int, counts: list[int]) -> Json:
+def _rows(problem: ProblemOnChips, models: ModelGrid, n_experts: int, counts: list[int]) -> Json:
     """The models of one number of experts and one recipe.
 
     Returns:
@@ -120,7 +124,9 @@ def _whole(values: object) -> list[int]:
     return [round(value) for value in np.asarray(values).tolist()]
 
 
-def _steps(problem: Problem, models: ModelGrid, least_seconds: Array, count: int) -> Iterator[tuple[int, list[int]]]:
+def _steps(
+    problem: ProblemOnChips, models: ModelGrid, least_seconds: Array, count: int
+) -> Iterator[tuple[int, list[int]]]:
     """(row of the model, [tokens, MFU, tokens, MFU, ...]) of all models that so many chips train, as `_rows` has it."""
     chips = dataclasses.replace(problem.chips, count=count)
     model_axes = (1, 2, 4) if count > MANY_CHIPS else COARSE.models

@@ -123,8 +123,8 @@ def sends_longer(folder):
     built = plan.buildable
     mesh = dataclasses.replace(built.cost.mesh, sending_share=2.0)
     built = dataclasses.replace(built, cost=dataclasses.replace(built.cost, mesh=mesh))
-    question = plan.question
-    return cost.findings_of(question.law, question.architecture, question.limits, question.experts, plan.best, built)
+    problem = plan.problem
+    return cost.findings_of(problem.law, problem.architecture, problem.constraints, problem.experts, plan.best, built)
 
 
 def laws_vote(folder):

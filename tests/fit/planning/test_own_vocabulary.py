@@ -18,7 +18,7 @@ from fit.laws import FORMS
 from fit.model import reference_model
 from fit.model.architecture import PAPER, Architecture, Model
 from fit.planning import candidates, optimum, planning
-from fit.planning.compare import SharedQuestion, compare_laws
+from fit.planning.compare import SharedProblem, compare_laws
 from fit.planning.constraints import Constraints
 from fit.planning.options import PlanOptions
 from fit.table.runs import read_runs, subset
@@ -110,10 +110,10 @@ def test_the_same_blocks_have_the_same_loss(name):
     for vocab_size in (257, own_counts.own_vocabulary(law), 256_000):
         architecture = Architecture(vocab_size)
         losses.append(optimum.loss_of(law, architecture, 1.0, architecture.n_active(widths), 1e9))
-        question = candidates.Question(law=law, architecture=architecture, limits=Constraints())
+        problem = candidates.Problem(law=law, architecture=architecture, constraints=Constraints())
         models = [Model(architecture, 8, 1, width=512), Model(architecture, 9, 1, width=640)]
-        models = candidates.whole_models(question, 1.0, models)
-        built.append(candidates.loss_of(question, models, slice(None), np.array([1e9, 1e9])))
+        models = candidates.whole_models(problem, 1.0, models)
+        built.append(candidates.loss_of(problem, models, slice(None), np.array([1e9, 1e9])))
     assert losses[0] == pytest.approx(losses[1], rel=1e-12)
     assert losses[2] == pytest.approx(losses[1], rel=1e-12)
     if law.form.chinchilla_coefficients_at and law.counts_embedding:
@@ -165,7 +165,7 @@ def test_width_and_depth_outside_the_runs_are_said():
     plan = planning.plan_within(measured, PAPER, Constraints(flops=1e21), [8])
     width = {row["column"]: row for row in plan.best.extrapolation}["d_model"]
     assert width["factor"] == pytest.approx(plan.best.d_model / 1024) and width["high"] == 1024
-    (answer,) = compare_laws([measured], SharedQuestion(SHAPE, Constraints(flops=1e21), [8])).laws
+    (answer,) = compare_laws([measured], SharedProblem(SHAPE, Constraints(flops=1e21), [8])).laws
     assert {row["column"] for row in answer.extrapolation} == {row["column"] for row in plan.best.extrapolation}
 
 
