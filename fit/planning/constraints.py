@@ -21,11 +21,11 @@ from fit.model.efficiencies import Calibration
 from fit.model.layout import Layout
 from fit.model.shape import ModelShape
 from fit.planning.grid import MODEL_AXES, Grid, ShapeRequest, divisors
+from fit.planning.mesh import GROUP_TOKENS
 from fit.planning.serving import BATCHES, Requirement, Served
 
 SECONDS_PER_HOUR = 3600
 ROW = 512  # tokens of a row of the paper's recipe
-GROUP = 8192  # tokens that it routes together
 MOST_DATA = 2**40  # devices of a data axis that are tried
 ROOM = 0.85  # share of a device's memory that a step on a chosen mesh may take, whose estimate is within 15%
 
@@ -121,9 +121,9 @@ class Chips:
 
 
 def smallest_step(data: Numbers, expert: Numbers, model: Numbers, remat: str) -> Layout:
-    """The smallest step of the recipe of the paper's runs on a mesh: ROW tokens on each device, GROUP in all."""
+    """The smallest step of the recipe of the paper's runs on a mesh: ROW tokens on each device, GROUP_TOKENS in all."""
     return Layout(
-        batch_tokens=np.maximum(ROW * data * expert, GROUP),
+        batch_tokens=np.maximum(ROW * data * expert, GROUP_TOKENS),
         sequence=ROW,
         data=data,
         expert=expert,

@@ -21,8 +21,8 @@ from fit.model.chips import CHIPS
 from fit.model.layout import Layout
 from fit.model.shape import ModelShape
 from fit.planning import optimum
-from fit.planning.constraints import GROUP, Chips, Constraints, fewest_devices
-from fit.planning.mesh import PlannedLayout
+from fit.planning.constraints import Chips, Constraints, fewest_devices
+from fit.planning.mesh import GROUP_TOKENS, PlannedLayout
 from fit.planning.results import (
     Buildable,
     BuildableCost,
@@ -351,6 +351,6 @@ def _step(built: Buildable, shape: ModelShape, chips: Chips) -> tuple[int | None
     if of_whole_batch <= chips.memory:
         return largest, of_whole_batch, None
     fewer = min(batches)
-    while fewer > GROUP and step_bytes(fewer) > chips.memory:
+    while fewer > GROUP_TOKENS and step_bytes(fewer) > chips.memory:
         fewer //= 2
     return largest, of_whole_batch, fewer
