@@ -1,6 +1,6 @@
 """The best model under constraints.
 
-options.py          options of fit plan and fit compare; groups.py, those that have fields
+options.py          options of fit plan and fit compare
 constraints.py      the budget, FLOPs or hours, and the limits of a plan
 planning.py         the plan; results.py, its dataclasses
 
