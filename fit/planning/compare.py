@@ -34,7 +34,6 @@ from fit.planning import (
 )
 from fit.planning.comparison import Comparison, DenseAnswer, LawAnswer, NoAnswer, ReferenceAnswer, VotesOfLaw
 from fit.planning.constraints import Constraints
-from fit.planning.grid import ShapeRequest
 from fit.planning.options import BudgetOptions
 from fit.planning.results import ClockComparison, Serving, Speed
 
@@ -61,7 +60,7 @@ def compare(laws: Sequence[Law], options: BudgetOptions) -> Comparison:
         used=options.shape.used,
         reference=options.reference_model,
         hours=options.hours if options.is_by_time else None,
-        shapes=options.shapes if options.is_by_time or options.prices_by_time else None,
+        prices_by_time=options.prices_by_time,
         speeds=options.speeds,
     )
     result = compare_laws(laws, shared)
@@ -81,7 +80,7 @@ class SharedProblem:
       used: Widths of experts that a token may use, for laws that read it; None takes each law's own.
       reference: A model to set beside each law's best.
       hours: Hours as the budget, in place of the FLOPs of the constraints.
-      shapes: Where speeds are modelled: what the user fixes of the shape of models.
+      prices_by_time: Whether FLOPs are the budget, and hours follow from modelled speeds.
       speeds: Path of a table of the user's speeds, or None.
     """
 
@@ -91,7 +90,7 @@ class SharedProblem:
     used: Sequence[float] | None = None
     reference: PublishedModel | None = None
     hours: float | None = None
-    shapes: ShapeRequest | None = None
+    prices_by_time: bool = False
     speeds: str | None = None
 
 
@@ -217,7 +216,7 @@ def answer(law: Law, shared: SharedProblem) -> LawAnswer | NoAnswer:
     speed = clock = like = None
     if shared.hours is not None:
         speed, clock = _by_the_clock(law, architecture, constraints, model, numbers)
-    elif shared.shapes:
+    elif shared.prices_by_time:
         speed, clock = _priced(law, architecture, shared, model, numbers)
     if shared.reference:
         like = _reference_answer(shared.reference, law, e, architecture, constraints)
@@ -319,10 +318,9 @@ def _priced(
     Both are None where the chips train no such model.
     """
     constraints = shared.constraints
-    shapes = shared.shapes
     chips = constraints.chips
-    assert chips is not None and shapes is not None
-    calibration = by_time.calibration_of(law, architecture, chips, shapes, shared.speeds)
+    assert chips is not None and constraints.request is not None
+    calibration = by_time.calibration_of(law, architecture, chips, constraints.request, shared.speeds)
     constraints = dataclasses.replace(constraints, calibration=calibration)
     n_experts = model["n_experts"]
     problem = by_hours.problem_of(law, architecture, constraints)
@@ -439,8 +437,9 @@ def _with_hours(law: Law, architecture: Architecture, shared: SharedProblem) -> 
         return constraints.with_time_budget(at_most=math.inf)
     if shared.hours is None:
         return constraints
-    assert constraints.chips is not None and shared.shapes is not None
-    calibration = by_time.calibration_of(law, architecture, constraints.chips, shared.shapes, shared.speeds)
+    chips = constraints.chips
+    assert chips is not None and constraints.request is not None
+    calibration = by_time.calibration_of(law, architecture, chips, constraints.request, shared.speeds)
     return constraints.in_hours(shared.hours, calibration)
 
 

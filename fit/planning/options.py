@@ -282,27 +282,32 @@ class BudgetOptions(Options):
         """The constraints of plans for these numbers of experts. Hours become the FLOPs of the chips, unless by
         time."""
         chips = self.training_chips(experts)
-        constraints = Constraints(
-            flops=self.flops,
+        flops = self.flops
+        budget = "--flops"
+        if self.hours is not None and chips is not None:
+            budget = sentences.HOURS_BUDGET.format(hours=self.hours, chips=self.chips)
+            if not self.is_by_time:
+                flops = chips.flops(self.hours)
+        memory_bytes = None
+        if self.memory_gb is not None:
+            memory_bytes = self.memory_gb * 1e9 * self.devices
+        serving = None
+        if self.serve.tokens_per_second is not None and chips is not None:
+            serving_chips = ServingChips(chips.kind, self.devices)
+            serving = Requirement(self.serve.tokens_per_second, self.serve.batch, serving_chips)
+        return Constraints(
+            flops=flops,
+            budget=budget,
+            memory_bytes=memory_bytes,
             bytes_per_parameter=self.bytes.weights,
             kv_tokens=self.kv_tokens,
             bytes_per_kv_element=self.bytes.cache,
             inference_tokens=self.inference_tokens,
             max_tokens=self.max_tokens,
             chips=chips,
-            request=self.shapes,
+            serving=serving,
+            request=self.shape_request,
         )
-        if self.memory_gb is not None:
-            constraints = dataclasses.replace(constraints, memory_bytes=self.memory_gb * 1e9 * self.devices)
-        if self.serve.tokens_per_second is not None and chips is not None:
-            serving_chips = ServingChips(chips.kind, self.devices)
-            serving = Requirement(self.serve.tokens_per_second, self.serve.batch, serving_chips)
-            constraints = dataclasses.replace(constraints, serving=serving)
-        if self.hours is not None and chips is not None:
-            budget = sentences.HOURS_BUDGET.format(hours=self.hours, chips=self.chips)
-            flops = self.flops if self.is_by_time else chips.flops(self.hours)
-            constraints = dataclasses.replace(constraints, budget=budget, flops=flops)
-        return constraints
 
     def constraints_of_all_laws(self) -> Constraints:
         """The constraints for laws of any numbers of experts. Raises UserError for an MFU by number of experts."""
@@ -312,7 +317,7 @@ class BudgetOptions(Options):
         return constraints
 
     @property
-    def shapes(self) -> ShapeRequest | None:
+    def shape_request(self) -> ShapeRequest | None:
         """The parts of a buildable model's shape and mesh that the user fixes; None for the paper's shapes."""
         fixed = {name for name in ("width_per_block", "kv_share") if getattr(self.shape, name) is not None}
         return ShapeRequest(frozenset(fixed), family=self.like is not None)
@@ -360,9 +365,11 @@ class PlanOptions(BudgetOptions):
         return dataclasses.replace(chips, mesh=mesh)
 
     @property
-    def shapes(self) -> ShapeRequest | None:
-        """As BudgetOptions.shapes, with the mesh. A model to start from also fixes the width per block and the share
-        of key-value heads."""
+    def shape_request(self) -> ShapeRequest | None:
+        """As BudgetOptions.shape_request, with the mesh.
+
+        A model to start from also fixes the width per block and the share of key-value heads.
+        """
         if self.shape.paper:
             return None
         fixed = {name for name in ("width_per_block", "kv_share") if getattr(self.shape, name) is not None}

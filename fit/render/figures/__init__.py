@@ -177,7 +177,7 @@ def _draw_by_hours(
     flops = budgets[0] if budgets else budgets_of(law)[1]
     options = BudgetOptions(chips=chips, hours=1.0, speeds=speeds)
     training_chips = options.training_chips(experts)
-    shapes = options.shapes
+    shapes = options.shape_request
     assert training_chips is not None and shapes is not None
     hours = flops / training_chips.rate(1) / SECONDS_PER_HOUR
     calibration = by_time.calibration_of(law, architecture, training_chips, shapes, speeds)
