@@ -17,8 +17,8 @@ target.py           the least budget that reaches a loss
 
 By hours:
 by_hours.py         the best candidate; Optima, the best models of both ways as arrays
-by_time.py          speeds of models, and the best model under the other budget
-speeds.py           the speeds of all models that a page may plan, as plain values
+modelled_speed.py   speeds of models, and the best model under the other budget
+page_speeds.py      the speeds of all models that a page may plan, as plain values
 
 Parts of a plan:
 recipe.py           config, batch, warm-up and peak learning rate; rates.py, published laws of these

@@ -23,10 +23,10 @@ from fit.model.step_counts import KEPT
 from fit.planning import (
     agreement,
     by_hours,
-    by_time,
     compare_answer,
     cost,
     leverage,
+    modelled_speed,
     optimum,
     plan_findings,
     target,
@@ -307,7 +307,8 @@ def _by_the_clock(
     assert chosen is not None
     allowed = experts[architecture.has_enough_experts(experts)]
     trained = [e for e in allowed if by_hours.trains_any(law, architecture, constraints, float(e))]
-    return by_time.speed_of_best(chosen), by_time.against_flops(law, architecture, constraints, model, trained)
+    comparison = modelled_speed.against_flops(law, architecture, constraints, model, trained)
+    return modelled_speed.speed_of_best(chosen), comparison
 
 
 def _priced(
@@ -320,16 +321,16 @@ def _priced(
     constraints = shared.constraints
     chips = constraints.chips
     assert chips is not None and constraints.request is not None
-    calibration = by_time.calibration_of(law, architecture, chips, constraints.request, shared.speeds)
+    calibration = modelled_speed.calibration_of(law, architecture, chips, constraints.request, shared.speeds)
     constraints = dataclasses.replace(constraints, calibration=calibration)
     n_experts = model["n_experts"]
     problem = by_hours.problem_of(law, architecture, constraints)
-    speed = by_time.speed_of_optimum(problem, n_experts, model["n_active"], model["n_tokens"])
+    speed = modelled_speed.speed_of_optimum(problem, n_experts, model["n_active"], model["n_tokens"])
     if speed is None:
         return None, None
     allowed = experts[architecture.has_enough_experts(experts)]
-    hours = by_time.hours_with_serving(constraints, model["n_tokens"], speed)
-    return speed, by_time.against_hours(problem, n_experts, hours, allowed)
+    hours = modelled_speed.hours_with_serving(constraints, model["n_tokens"], speed)
+    return speed, modelled_speed.against_hours(problem, n_experts, hours, allowed)
 
 
 def _splits(law: Law) -> Sequence[int]:
@@ -439,7 +440,7 @@ def _with_hours(law: Law, architecture: Architecture, shared: SharedProblem) -> 
         return constraints
     chips = constraints.chips
     assert chips is not None and constraints.request is not None
-    calibration = by_time.calibration_of(law, architecture, chips, constraints.request, shared.speeds)
+    calibration = modelled_speed.calibration_of(law, architecture, chips, constraints.request, shared.speeds)
     return constraints.in_hours(shared.hours, calibration)
 
 

@@ -17,11 +17,11 @@ from fit.model.layout import Layout
 from fit.planning import (
     buildable,
     by_hours,
-    by_time,
     compare,
     cost,
     dense_models,
     expected_tasks,
+    modelled_speed,
     odds,
     optimum,
     plan_answer,
@@ -141,7 +141,7 @@ def _plan_of_widths(law: Law, options: PlanOptions, architecture: Architecture) 
         constraints, reached = target.reach(law, architecture, constraints, experts, options.target_loss)
     request = constraints.request
     if constraints.chips is not None and request is not None and (options.is_by_time or options.prices_by_time):
-        calibration = by_time.calibration_of(law, architecture, constraints.chips, request, options.speeds)
+        calibration = modelled_speed.calibration_of(law, architecture, constraints.chips, request, options.speeds)
         if options.is_by_time and options.hours is not None:
             constraints = constraints.in_hours(options.hours, calibration)
         else:
@@ -277,14 +277,14 @@ def _priced(problem: Problem, optima: list[Optimum], built: Buildable | None, re
         if built:
             built = dataclasses.replace(built, speed=_speed_of_buildable(built, on_chips))
         if reached:
-            reached = by_time.priced_target(reached, on_chips)
+            reached = modelled_speed.priced_target(reached, on_chips)
         experts = [row.n_experts for row in optima]
         if constraints.time_budget is not None:
-            comparison = by_time.against_flops(law, architecture, constraints, best, experts)
+            comparison = modelled_speed.against_flops(law, architecture, constraints, best, experts)
         elif best.speed is not None:
-            hours = by_time.hours_with_serving(constraints, best.n_tokens, best.speed)
-            comparison = by_time.against_hours(on_chips, best.n_experts, hours, experts)
-        chips = by_time.with_modelled_mfu(chips, optima, built is None or built.speed is not None)
+            hours = modelled_speed.hours_with_serving(constraints, best.n_tokens, best.speed)
+            comparison = modelled_speed.against_hours(on_chips, best.n_experts, hours, experts)
+        chips = modelled_speed.with_modelled_mfu(chips, optima, built is None or built.speed is not None)
     with_costs = []
     for row in optima:
         row_cost = cost.cost_of(row, architecture, constraints, _in_use(chips, row.chips))
@@ -310,12 +310,12 @@ def _timed(row: Optimum, problem: ProblemOnChips) -> Optimum:
     """The best model with one number of experts, with its speed: by hours on the chips that it uses."""
     constraints = problem.constraints
     if constraints.time_budget is None:
-        speed = by_time.speed_of_optimum(problem, row.n_experts, row.n_active, row.n_tokens)
+        speed = modelled_speed.speed_of_optimum(problem, row.n_experts, row.n_active, row.n_tokens)
         return dataclasses.replace(row, speed=speed)
     chosen = by_hours.best_of(problem.law, problem.architecture, constraints, row.n_experts)
     assert chosen is not None
     used = chosen.chips if chosen.chips != problem.chips.count else None
-    return dataclasses.replace(row, speed=by_time.speed_of_best(chosen), chips=used)
+    return dataclasses.replace(row, speed=modelled_speed.speed_of_best(chosen), chips=used)
 
 
 def _speed_of_buildable(built: Buildable, problem: ProblemOnChips) -> Speed | None:
@@ -324,10 +324,10 @@ def _speed_of_buildable(built: Buildable, problem: ProblemOnChips) -> Speed | No
     None where the chips train no such model.
     """
     if built.modelled_speed is None or built.layout is None:
-        return by_time.speed_of_optimum(problem, built.experts_of_law, built.n_active, built.n_tokens)
+        return modelled_speed.speed_of_optimum(problem, built.experts_of_law, built.n_active, built.n_tokens)
     chips = problem.chips
     used = _in_use(chips, _chips_of(built.layout, chips))
-    return by_time.speed_of(problem.calibration, used, built.modelled_speed, built.n_active, built.n_tokens)
+    return modelled_speed.speed_of(problem.calibration, used, built.modelled_speed, built.n_active, built.n_tokens)
 
 
 def _chips_of(layout: Layout, chips: Chips) -> int:

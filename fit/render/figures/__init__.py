@@ -18,7 +18,7 @@ from fit.fitted_law import law_runs
 from fit.fitted_law.law import Law
 from fit.messages import units
 from fit.model.architecture import Architecture
-from fit.planning import by_time, optimum
+from fit.planning import modelled_speed, optimum
 from fit.planning.constraints import SECONDS_PER_HOUR, Constraints
 from fit.planning.options import BudgetOptions
 from fit.table.files import replacing
@@ -180,7 +180,7 @@ def _draw_by_hours(
     shapes = options.shape_request
     assert training_chips is not None and shapes is not None
     hours = flops / training_chips.rate(1) / SECONDS_PER_HOUR
-    calibration = by_time.calibration_of(law, architecture, training_chips, shapes, speeds)
+    calibration = modelled_speed.calibration_of(law, architecture, training_chips, shapes, speeds)
     limits = Constraints(chips=training_chips, request=shapes).in_hours(hours, calibration)
     return budget.frontier(style.Picture(law, architecture, experts), limits)
 

@@ -21,7 +21,18 @@ from fit.messages.flags import FIELDS
 from fit.model import reference_model
 from fit.model.architecture import OF_EXPERTS, PAPER
 from fit.model.chips import CHIPS
-from fit.planning import agreement, by_hours, compare, cost, odds, optimum, plan_answer, plan_findings, serving, speeds
+from fit.planning import (
+    agreement,
+    by_hours,
+    compare,
+    cost,
+    odds,
+    optimum,
+    page_speeds,
+    plan_answer,
+    plan_findings,
+    serving,
+)
 from fit.render.planner import formulas
 from fit.table.files import check_writable, write_text
 from fit.table.runs import Runs
@@ -120,7 +131,7 @@ def of(laws: Sequence[Law], measured: tuple[Runs, Array] | None, chips: tuple[st
     rows[0]["defaults"] |= dict(chip=kind, chips=str(count))
     return dict(
         laws=rows,
-        speeds=speeds.speeds_of(laws[0], kind, count),
+        speeds=page_speeds.speeds_of(laws[0], kind, count),
         runs=runs,
         sentences={name: template for name, template in vars(sentences).items() if name.isupper()},
         catalogue={code: dataclasses.asdict(kind) for code, kind in CATALOGUE.items()},

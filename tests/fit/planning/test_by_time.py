@@ -11,7 +11,7 @@ import fit
 from fit import __main__ as command_line
 from fit.fitted_law.law import load
 from fit.model import efficiencies
-from fit.planning import by_hours, by_time
+from fit.planning import by_hours, modelled_speed
 from fit.planning.options import PlanOptions
 
 LAW = "joint-moe-2025"
@@ -98,7 +98,7 @@ def test_own_speeds_recalibrate_the_plan(capsys, tmp_path):
     options = PlanOptions.parse(**limits)
     (architecture,) = options.architectures(law)
     limits_of_time = options.constraints(())
-    runs = by_time.measured_runs(law, architecture, limits_of_time.chips, options.shape_request, path)
+    runs = modelled_speed.measured_runs(law, architecture, limits_of_time.chips, options.shape_request, path)
     meshes = [(run.layout.data, run.layout.expert, run.layout.sequence) for run in runs]
     assert meshes == [(64, 1, 4096), (8, 8, 4096)] * 2
     published = efficiencies.of_our_trainer("H100", 64)

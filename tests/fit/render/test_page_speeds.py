@@ -11,7 +11,7 @@ from planner_tab import Planner, calculating_tab, typed
 
 from fit import __main__ as command_line
 from fit.fitted_law.law import load
-from fit.planning import by_hours, by_time, candidates
+from fit.planning import by_hours, candidates, modelled_speed
 from fit.planning.constraints import ROOM, Chips, Constraints
 from fit.planning.grid import ShapeRequest
 from fit.planning.optimum import optima
@@ -83,7 +83,7 @@ def question_of(state):
         chips=chips,
         request=request,
     )
-    calibration = by_time.calibration_of(law, architecture, chips, request, None)
+    calibration = modelled_speed.calibration_of(law, architecture, chips, request, None)
     experts = tuple(map(int, state["experts"].split(","))) if "experts" in state else law.experts
     return law, architecture, limits.in_hours(float(state["hours"]), calibration), experts
 
