@@ -4,7 +4,7 @@ import dataclasses
 
 from fit.aliases import Json
 from fit.errors import UserError
-from fit.fitted_law import own_counts
+from fit.fitted_law import law_counts
 from fit.fitted_law.law import Law
 from fit.model import hardware
 from fit.model.architecture import Architecture, training_flops
@@ -100,7 +100,7 @@ def _with_interval(law: Law, built: Buildable, architecture: Architecture) -> Bu
     if not law.draws or isinstance(law, repeats.Repeated):
         return built
     with_its_vocabulary = dataclasses.replace(architecture, vocab_size=built.vocab_size)
-    uncounted = own_counts.uncounted_rows(law, with_its_vocabulary) * built.d_model
+    uncounted = law_counts.uncounted_rows(law, with_its_vocabulary) * built.d_model
     columns = architecture.structure(built.experts_of_law) | dict(
         n_active=built.n_active - uncounted, n_total=built.n_total - uncounted, n_tokens=built.n_tokens
     )

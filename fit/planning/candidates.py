@@ -20,7 +20,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from fit.aliases import Array, ByName, Floats, Numbers
-from fit.fitted_law import own_counts
+from fit.fitted_law import law_counts
 from fit.fitted_law.law import ROUNDING, Law
 from fit.model import hardware
 from fit.model.architecture import BATCH_RAMP, INFERENCE, TRAINING, Architecture, Model
@@ -263,7 +263,7 @@ def _described(  # noqa: PLR0913  what describes models
     memory_bytes = constraints.bytes_per_parameter * exact + cache_bytes
     return ModelGrid(
         shape=shape,
-        uncounted=own_counts.uncounted_rows(problem.law, architecture) * np.asarray(shape.d_model),
+        uncounted=law_counts.uncounted_rows(problem.law, architecture) * np.asarray(shape.d_model),
         as_published=as_published,
         law_experts=hardware.law_experts(problem.architecture, routed),
         exact_parameters=exact,

@@ -14,7 +14,7 @@ import numpy as np
 
 from fit.aliases import Array, Floats, Json
 from fit.errors import UserError
-from fit.fitted_law import own_counts
+from fit.fitted_law import law_counts
 from fit.fitted_law.law import Law, in_words, load
 from fit.messages.finding import Finding, finding
 from fit.model.architecture import Architecture, training_flops
@@ -167,12 +167,12 @@ def _reference_answer(
     if n_tokens < 1:
         return None
     its_architecture = reference.architecture()
-    uncounted = own_counts.uncounted_rows(law, its_architecture) * reference.shape.d_model
+    uncounted = law_counts.uncounted_rows(law, its_architecture) * reference.shape.d_model
     columns = reference.columns(uncounted, bool(law.models.architecture))
     if law.only_experts is not None and not np.isclose(float(columns["n_experts"]), law.only_experts):
         return None
     loss = float(law.loss(law.coefficients, columns | dict(n_tokens=n_tokens)))
-    counted = own_counts.size(law, its_architecture, reference.n_active, reference.shape.d_model)
+    counted = law_counts.counted_n_active(law, its_architecture, reference.n_active, reference.shape.d_model)
     within = Constraints(flops=constraints.flops, inference_tokens=constraints.inference_tokens)
     least = 1e-6 * constraints.flops
     needed = target.least_flops(law, float(n_experts), architecture, within, loss, least, 1e6)
@@ -208,7 +208,7 @@ def answer(law: Law, shared: SharedProblem) -> LawAnswer | NoAnswer:
         n_blocks = chosen.n_blocks
         memory_bytes = chosen.memory_bytes
         width = float(architecture.d_model(model["n_active"], e))  # of the architecture's own depth at its size
-    counted = own_counts.seen_by(law, architecture)
+    counted = law_counts.with_law_vocabulary(law, architecture)
     columns = counted.columns(width, e, law.counts_embedding)
     counted_flops = training_flops(float(counted.n_active(width, e)), model["n_tokens"])
     flops = training_flops(model["n_active"], model["n_tokens"])
@@ -237,7 +237,7 @@ def answer(law: Law, shared: SharedProblem) -> LawAnswer | NoAnswer:
         at_edge=plan_findings.is_best_at_edge(law, experts, e),
         not_bounded=e == max(experts) and plan_findings.not_bounded(law, architecture, constraints),
         finest=bool(len(_splits(law)) > 1 and architecture.granularity == max(_splits(law))),
-        extrapolation=[*outside, *own_counts.shape_outside(law, architecture, model["d_model"], n_blocks)],
+        extrapolation=[*outside, *law_counts.shape_outside(law, architecture, model["d_model"], n_blocks)],
         embedding_share=plan_findings.embedding_share(architecture, model["d_model"], model["n_active"]),
         not_read=_not_read(law, shared),
         leverage=leverage.of_split(e, architecture.granularity, flops, architecture.active_width) if e > 1 else None,

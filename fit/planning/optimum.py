@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike
 
 from fit.aliases import Array, ByName, Floats, Json, Numbers
 from fit.errors import UserError
-from fit.fitted_law import own_counts
+from fit.fitted_law import law_counts
 from fit.fitted_law.law import Law
 from fit.messages import sentences
 from fit.messages.units import say
@@ -74,7 +74,7 @@ def loss_of(
       coefficients: by name, in place of the law's.
     """
     coefficients = coefficients or law.coefficients
-    if own_counts.has_closed_form(law, architecture):
+    if law_counts.has_closed_form(law, architecture):
         return law.chinchilla_coefficients_at(n_experts, coefficients).loss(n_active, n_tokens)
     d_model = architecture.d_model(n_active, n_experts)
     return law.loss(coefficients, columns_of(law, architecture, d_model, n_experts, n_tokens))
@@ -88,7 +88,7 @@ def columns_of(
     Raises:
       UserError: where the law reads a column that no architecture determines.
     """
-    counted = own_counts.seen_by(law, architecture)
+    counted = law_counts.with_law_vocabulary(law, architecture)
     known = counted.columns(d_model, n_experts, law.counts_embedding) | dict(n_tokens=n_tokens)
     unknown = [name for name in law.form.columns if name not in known]
     if unknown:
@@ -263,7 +263,7 @@ class _SizeProblem:
     @property
     def closed_form(self) -> bool:
         """Whether the best size has a closed form."""
-        return own_counts.has_closed_form(self.law, self.architecture)
+        return law_counts.has_closed_form(self.law, self.architecture)
 
     def loss(self, n_active: Array) -> Array:
         """Loss of these sizes on the tokens that are left to them, at least one."""
@@ -417,7 +417,7 @@ def unconstrained(
     Returns:
       (n_active, n_tokens, loss); NaN where there is no optimum.
     """
-    if own_counts.has_closed_form(law, architecture):
+    if law_counts.has_closed_form(law, architecture):
         reduced = law.chinchilla_coefficients_at(n_experts, coefficients)
         size, tokens = compute_optimal(*reduced[:4], flops)
         return size, tokens, reduced.loss(size, tokens)

@@ -13,7 +13,7 @@ import numpy as np
 
 from fit.aliases import Array, Json
 from fit.errors import UserError
-from fit.fitted_law import own_counts
+from fit.fitted_law import law_counts
 from fit.fitted_law.law import Law
 from fit.model import efficiencies
 from fit.model.architecture import TRAINING
@@ -83,7 +83,7 @@ def speeds_of(law: Law, kind: str, count: int) -> Json | None:
         tokens_per_parameter=TOKENS_PER_PARAMETER,
         mfu_unit=MFU_UNIT,
         tokens_unit=TOKENS_UNIT,
-        uncounted_rows=own_counts.uncounted_rows(law, problem.padded),
+        uncounted_rows=law_counts.uncounted_rows(law, problem.padded),
         label=calibrations[0].label,
         factors=[calibration.factors() for calibration in calibrations],
         models=rows,

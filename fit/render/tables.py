@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from fit.aliases import Floats, Json
-from fit.fitted_law import own_counts
+from fit.fitted_law import law_counts
 from fit.fitted_law.law import Law, in_words
 from fit.fitted_law.published_draws import drawing_in_words
 from fit.form import Reduced
@@ -53,7 +53,7 @@ def memories_of(law: Law, architecture: Architecture, budgets: Sequence[float]) 
 
 def _marked(law: Law, architecture: Architecture, row: Json) -> Json:
     """The row, with its values outside the fitted range in words."""
-    size = float(own_counts.size_at(law, architecture, row["n_active"], row["n_experts"]))
+    size = float(law_counts.counted_n_active_at(law, architecture, row["n_active"], row["n_experts"]))
     outside = law.extrapolation(size, row["n_tokens"], row["n_experts"])
     return row | dict(outside_fitted_range=in_words(outside))
 

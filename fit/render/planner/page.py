@@ -11,7 +11,7 @@ import numpy as np
 
 from fit.aliases import Array, Json
 from fit.errors import UserError
-from fit.fitted_law import own_counts
+from fit.fitted_law import law_counts
 from fit.fitted_law.law import OURS, PRESETS, Law, load
 from fit.form import Form
 from fit.laws import FORMS
@@ -210,9 +210,9 @@ def _law(law: Law) -> Json:
         origin=_origin(law),
         models={name: models_of_runs[name] for name in _MODELS if name in models_of_runs},
         shape={name: _value_or_refusal(law, name) for name in ("vocab_size", "width_per_block")},
-        own_vocabulary=own_counts.own_vocabulary(law),
-        counted_as_they_are=own_counts.counted_as_they_are(law),
-        shape_ranges=own_counts.shape_ranges(law),
+        own_vocabulary=law_counts.law_vocabulary(law),
+        counted_as_they_are=law_counts.counted_as_they_are(law),
+        shape_ranges=law_counts.shape_ranges(law),
         records_shapes=bool(law.shape_ranges),
         bootstrap=law.bootstrap.to_dict() if law.bootstrap else None,
     )

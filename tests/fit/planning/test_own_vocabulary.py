@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import fit
-from fit.fitted_law import own_counts
+from fit.fitted_law import law_counts
 from fit.fitted_law.law import load
 from fit.fitted_law.parts import Beyond, FittedRuns, Scatter
 from fit.fitting import fitting
@@ -107,7 +107,7 @@ def test_the_same_blocks_have_the_same_loss(name):
     widths = np.array([128.0, 512.0, 4096.0])
     losses = []
     built = []
-    for vocab_size in (257, own_counts.own_vocabulary(law), 256_000):
+    for vocab_size in (257, law_counts.law_vocabulary(law), 256_000):
         architecture = Architecture(vocab_size)
         losses.append(optimum.loss_of(law, architecture, 1.0, architecture.n_active(widths), 1e9))
         problem = candidates.Problem(law=law, architecture=architecture, constraints=Constraints())
@@ -124,15 +124,15 @@ def test_the_same_blocks_have_the_same_loss(name):
 def test_its_own_vocabulary_and_that_of_any_run_stay_as_they_are():
     law = load(LAW)
     for vocab_size in (OWN, 50304):  # with padding
-        assert own_counts.foreign_rows(law, Architecture(vocab_size)) == 0
-    assert own_counts.foreign_rows(law, Architecture(OWN + 1000)) == 2000
-    assert own_counts.foreign_rows(law, Architecture(OWN - 1000, tied=True)) == -1000
+        assert law_counts.extra_rows(law, Architecture(vocab_size)) == 0
+    assert law_counts.extra_rows(law, Architecture(OWN + 1000)) == 2000
+    assert law_counts.extra_rows(law, Architecture(OWN - 1000, tied=True)) == -1000
     models = dataclasses.replace(law.models, differing=dict(vocab_size=(32000.0, float(OWN))))
     several = dataclasses.replace(law, name="mine", models=models)
-    assert own_counts.foreign_rows(several, Architecture(32000)) == 0
-    assert own_counts.foreign_rows(several, Architecture(32001)) == 2 * (32001 - OWN)
+    assert law_counts.extra_rows(several, Architecture(32000)) == 0
+    assert law_counts.extra_rows(several, Architecture(32001)) == 2 * (32001 - OWN)
     unknown = dataclasses.replace(law, name="mine", models=dataclasses.replace(law.models, vocab_size=None))
-    assert own_counts.foreign_rows(unknown, Architecture(32000)) == 0
+    assert law_counts.extra_rows(unknown, Architecture(32000)) == 0
 
 
 def test_draws_and_intervals_follow():
