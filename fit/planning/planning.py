@@ -168,7 +168,7 @@ def odds_within(law: Law, architecture: Architecture, constraints: Constraints, 
       UserError: No model is feasible.
     """
     solved = optimum.optima(law, architecture, constraints, experts)
-    optima, _ = _rows(law, architecture, constraints, solved)
+    optima, _ = _optimum_of_each(law, architecture, constraints, solved)
     return odds.of_plan(law, architecture, constraints, optima)
 
 
@@ -194,7 +194,7 @@ def plan_within(
     problem = Problem(law=law, architecture=architecture, constraints=constraints, experts=experts)
     # solve
     solved = optimum.optima(law, architecture, constraints, experts)
-    optima, infeasible = _rows(law, architecture, constraints, solved)
+    optima, infeasible = _optimum_of_each(law, architecture, constraints, solved)
     # how sure it is, and what is best
     how_sure = odds.of_plan(law, architecture, constraints, optima)
     best_by = how_sure.recommended if reached is None else how_sure.by_median  # the target is met by the median
@@ -238,7 +238,7 @@ def plan_within(
         chips=priced.chips,
         problem=problem,
         answer_of=plan_answer.answer,
-        explicit=_explicit(law, constraints),
+        explicit=("dense",) if dense_models.are_compared(law, constraints) else (),
     )
 
 
@@ -263,7 +263,6 @@ class _Priced:
 
 def _priced(problem: Problem, optima: list[Optimum], built: Buildable | None, reached: Target | None) -> _Priced:
     """The models with their costs on the chips, at their modelled speeds where these are known."""
-    law = problem.law
     architecture = problem.architecture
     constraints = problem.constraints
     chips = constraints.chips
@@ -271,19 +270,13 @@ def _priced(problem: Problem, optima: list[Optimum], built: Buildable | None, re
         return _Priced(optima, built, reached)
     comparison = None
     if constraints.time_budget is not None or constraints.calibration is not None:
-        on_chips = by_hours.problem_of(law, architecture, constraints)
+        on_chips = by_hours.problem_of(problem.law, architecture, constraints)
         optima = [_timed(row, on_chips) for row in optima]
-        best = min(optima, key=lambda row: row.loss)  # by the medians, as the other budget's best is
         if built:
             built = dataclasses.replace(built, speed=_speed_of_buildable(built, on_chips))
         if reached:
             reached = modelled_speed.priced_target(reached, on_chips)
-        experts = [row.n_experts for row in optima]
-        if constraints.time_budget is not None:
-            comparison = modelled_speed.against_flops(law, architecture, constraints, best, experts)
-        elif best.speed is not None:
-            hours = modelled_speed.hours_with_serving(constraints, best.n_tokens, best.speed)
-            comparison = modelled_speed.against_hours(on_chips, best.n_experts, hours, experts)
+        comparison = _against_other_budget(on_chips, optima)
         chips = modelled_speed.with_modelled_mfu(chips, optima, built is None or built.speed is not None)
     with_costs = []
     for row in optima:
@@ -304,6 +297,19 @@ def _priced(problem: Problem, optima: list[Optimum], built: Buildable | None, re
         devices=chips.devices,
     )
     return _Priced(with_costs, built, reached, comparison, training_chips)
+
+
+def _against_other_budget(problem: ProblemOnChips, optima: list[Optimum]) -> ClockComparison | None:
+    """What FLOPs would choose in place of hours, or hours in place of FLOPs; None where no speed is modelled."""
+    constraints = problem.constraints
+    best = min(optima, key=lambda row: row.loss)  # by the medians, as the other budget's best is
+    experts = [row.n_experts for row in optima]
+    if constraints.time_budget is not None:
+        return modelled_speed.against_flops(problem.law, problem.architecture, constraints, best, experts)
+    if best.speed is None:
+        return None
+    hours = modelled_speed.hours_with_serving(constraints, best.n_tokens, best.speed)
+    return modelled_speed.against_hours(problem, best.n_experts, hours, experts)
 
 
 def _timed(row: Optimum, problem: ProblemOnChips) -> Optimum:
@@ -347,14 +353,6 @@ def _hours(constraints: Constraints, best: Optimum) -> float | None:
     return best.cost.training_hours if best.cost else None
 
 
-def _explicit(law: Law, constraints: Constraints) -> tuple[str, ...]:
-    """The parts that a plan's JSON lists even where they are None."""
-    names = []
-    if dense_models.are_compared(law, constraints):
-        names.append("dense")
-    return tuple(names)
-
-
 def _config(
     law: Law, architecture: Architecture, run_recipe: recipe.Recipe | None
 ) -> tuple[str | None, dict[str, str]]:
@@ -364,7 +362,7 @@ def _config(
     return recipe.runs_config(law, architecture == PAPER)
 
 
-def _rows(
+def _optimum_of_each(
     law: Law, architecture: Architecture, constraints: Constraints, solved: optimum.Optima
 ) -> tuple[list[Optimum], list[Infeasible]]:
     """The best model with each number of experts, and the numbers with which none is feasible."""
