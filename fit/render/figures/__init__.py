@@ -14,7 +14,6 @@ import numpy as np
 
 from fit.aliases import Array, Floats
 from fit.errors import UserError
-from fit.fitted_law import law_runs
 from fit.fitted_law.law import Law
 from fit.messages import units
 from fit.model.architecture import Architecture
@@ -73,7 +72,7 @@ def measured(law: Law, table: object) -> Measured:
     """
     if table is None:
         return None
-    runs = read_runs(law_runs.read_runs(law, table), law.form.columns, mix_corpora=True)
+    runs = read_runs(law.settings.read(table), law.form.columns, mix_corpora=True)
     same = runs.has(law.runs.fingerprint or "")
     return runs, held_out(runs, law.settings.holdout if same else "none")
 
