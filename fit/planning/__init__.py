@@ -2,11 +2,13 @@
 
 options.py          options of fit plan and fit compare
 constraints.py      the budget, FLOPs or hours, and the limits of a plan
+problem.py          what a plan solves
 planning.py         the plan; results.py, its dataclasses
 
 What may be built:
 grid.py             shapes and layouts to choose from
-candidates.py       Problem, what a plan solves; shapes in layouts, with their seconds per token
+model_grid.py       these shapes with their counts, recipe and limits
+candidates.py       these models in layouts, with their seconds per token
 mesh.py             how chips share the training, and what a mesh must divide
 buildable.py        the model to build, with its recipe and its mesh
 

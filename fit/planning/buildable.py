@@ -9,8 +9,8 @@ from fit.fitted_law.law import Law
 from fit.model import hardware
 from fit.model.architecture import Architecture, training_flops
 from fit.planning import by_hours, recipe, repeats, shape_choice
-from fit.planning.candidates import Problem
 from fit.planning.extrapolation import extrapolation_of
+from fit.planning.problem import Problem, problem_on_chips
 from fit.planning.results import Buildable, Optimum
 from fit.planning.shape_choice import ChosenModel
 
@@ -32,7 +32,7 @@ def of_plan(problem: Problem, optima: list[Optimum], best: Optimum) -> tuple[Bui
     elif constraints.chips is None:
         chosen = shape_choice.on_grid(problem, optima, best)
     else:
-        chosen = shape_choice.on_grid(by_hours.problem_of(law, architecture, constraints), optima, best)
+        chosen = shape_choice.on_grid(problem_on_chips(law, architecture, constraints), optima, best)
     if chosen is None:
         return None, None
     built, run_recipe = _with_recipe(law, architecture, best, chosen, problem.request.family)

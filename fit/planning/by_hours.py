@@ -16,13 +16,14 @@ import numpy as np
 
 from fit.aliases import Array, ByName, Floats, Json, Numbers
 from fit.fitted_law.law import Law
-from fit.model import efficiencies
 from fit.model.architecture import Architecture, root
 from fit.model.step_cost import step_cost
 from fit.planning import candidates as candidates_lib
-from fit.planning.candidates import Candidates, ModelGrid, Problem, ProblemOnChips
+from fit.planning.candidates import Candidates
 from fit.planning.constraints import Constraints
 from fit.planning.grid import Grid
+from fit.planning.model_grid import ModelGrid, loss_of, models_of
+from fit.planning.problem import ProblemOnChips, problem_on_chips
 
 SPAN = 2.0  # hours within this factor share one set of candidates
 MOST_DOUBLINGS = 40  # of the hours, in search of those that reach a loss
@@ -75,25 +76,6 @@ class Optima:
         return dict(n_experts=int(self.n_experts[i])) | {name: float(getattr(self, name)[i]) for name in names}
 
 
-def problem_of(law: Law, architecture: Architecture, constraints: Constraints) -> ProblemOnChips:
-    """The problem of a plan on the chips of the constraints.
-
-    Under a budget of FLOPs its speeds are our trainer's, or those of the constraints' calibration.
-    """
-    chips = constraints.chips
-    assert chips is not None
-    time_budget = constraints.time_budget
-    grid = Grid()
-    if time_budget is not None:
-        calibration = time_budget.calibration
-        grid = time_budget.grid
-    else:
-        calibration = constraints.calibration or efficiencies.of_our_trainer(chips.kind, chips.count)
-    return ProblemOnChips(
-        law=law, architecture=architecture, constraints=constraints, chips=chips, calibration=calibration, grid=grid
-    )
-
-
 def optima(law: Law, n_experts: Numbers, architecture: Architecture, constraints: Constraints) -> Optima:
     """The best models within hours.
 
@@ -106,7 +88,7 @@ def optima(law: Law, n_experts: Numbers, architecture: Architecture, constraints
     arrays = np.broadcast_arrays(n_experts, constraints.hours)
     shape = arrays[0].shape
     experts, hours = (np.asarray(array, float).ravel() for array in arrays)
-    problem = problem_of(law, architecture, constraints)
+    problem = problem_on_chips(law, architecture, constraints)
     columns = {name: np.full(experts.shape, np.nan) for name in COLUMNS}
     bound = np.full(experts.shape, "", dtype=object)
     for e in np.unique(experts):
@@ -180,7 +162,7 @@ def in_draws(problem: ProblemOnChips, e: float, speeds: Array, coefficients: ByN
         best = _best_of_shapes(problem, candidates.models, shapes, tokens, drawn)
         more = best["n_tokens"][:, None] * (1 + GAIN)
         row = best["shape"][:, None]
-        loss = candidates_lib.loss_of(problem, candidates.models, row, more, drawn)[:, 0]
+        loss = loss_of(problem, candidates.models, row, more, drawn)[:, 0]
         best["gain"] = np.log(best["loss"] / loss) / math.log1p(GAIN)
         by_recipe.append(best)
     return _best_of_recipes(by_recipe, len(speeds), (*COLUMNS, "gain"))
@@ -208,7 +190,7 @@ def _best_of_shapes(
       tokens: Training tokens, [n_rows, n_shapes].
       coefficients: By name, [n_rows, 1] each; the law's own where there are none.
     """
-    losses = candidates_lib.loss_of(problem, models, shapes, tokens, coefficients)
+    losses = loss_of(problem, models, shapes, tokens, coefficients)
     losses = np.where(np.isnan(losses), np.inf, losses)
     best = np.argmin(losses, axis=1)
     rows = np.arange(len(losses))
@@ -264,23 +246,6 @@ def near(problem: ProblemOnChips, e: float, hours: tuple[float, float]) -> list[
     return constraints.cache[key]
 
 
-def models_of(problem: Problem, e: float) -> list[ModelGrid]:
-    """candidates.models_of, kept in the cache of the constraints."""
-    constraints = problem.constraints
-    key = (
-        id(problem.law),
-        problem.architecture,
-        constraints.memory_bytes,
-        constraints.serving,
-        constraints.request,
-        problem.grid,
-        e,
-    )
-    if key not in constraints.cache:
-        constraints.cache[key] = candidates_lib.models_of(problem, e)
-    return constraints.cache[key]
-
-
 @dataclasses.dataclass(frozen=True)
 class Best:
     """The best candidate of a problem, which is built as it is.
@@ -330,12 +295,12 @@ class Best:
 
 def best_of(law: Law, architecture: Architecture, constraints: Constraints, e: float) -> Best | None:
     """The best candidate with one number of experts in the constraints' hours; None where chips train none."""
-    problem = problem_of(law, architecture, constraints)
+    problem = problem_on_chips(law, architecture, constraints)
     hours = float(np.asarray(constraints.hours))
     best = None
     for candidates in near(problem, e, (hours, hours)):
         tokens = candidates.tokens(problem, hours)
-        losses = candidates_lib.loss_of(problem, candidates.models, candidates.row, tokens)
+        losses = loss_of(problem, candidates.models, candidates.row, tokens)
         lowest = float(losses.min())
         if math.isfinite(lowest) and (best is None or lowest < best.loss):
             equal = np.flatnonzero(losses == lowest)
@@ -380,14 +345,14 @@ def near_optimal(
     law: Law, architecture: Architecture, constraints: Constraints, n_experts: Array, target: float
 ) -> tuple[Array, Array]:
     """(least, most) n_active of candidates whose loss is at most a target, for each number of experts; NaN for none."""
-    problem = problem_of(law, architecture, constraints)
+    problem = problem_on_chips(law, architecture, constraints)
     hours = float(np.asarray(constraints.hours))
     ends = np.full((2, len(n_experts)), np.nan)
     for i, e in enumerate(n_experts):
         sizes = []
         for candidates in near(problem, float(e), (hours, hours)):
             tokens = candidates.tokens(problem, hours)
-            losses = candidates_lib.loss_of(problem, candidates.models, candidates.row, tokens)
+            losses = loss_of(problem, candidates.models, candidates.row, tokens)
             sizes.append(candidates.models.n_active[candidates.row[losses <= target]])
         sizes_within = np.concatenate(sizes) if sizes else EMPTY
         if len(sizes_within):
@@ -412,12 +377,12 @@ def best_architecture(
     for timed, alike in alike_in_speed.items():
         for e in np.asarray(experts)[timed.has_enough_experts(experts)][::-1]:
             coarse = constraints.with_time_budget(grid=COARSE, at_most=lowest * (1 + SHARED_EFFECT))
-            problem = problem_of(law, timed, coarse)
+            problem = problem_on_chips(law, timed, coarse)
             for candidates in near(problem, float(e), (hours, hours)):
                 tokens = candidates.tokens(problem, hours)
                 for architecture in alike:
                     variant = dataclasses.replace(problem, architecture=architecture)
-                    losses = candidates_lib.loss_of(variant, candidates.models, candidates.row, tokens)
+                    losses = loss_of(variant, candidates.models, candidates.row, tokens)
                     if losses.min() < lowest:
                         lowest = float(losses.min())
                         chosen = architecture
@@ -426,7 +391,7 @@ def best_architecture(
 
 def trains_any(law: Law, architecture: Architecture, constraints: Constraints, e: float) -> bool:
     """Whether the chips train any model with one number of experts, however long it takes."""
-    problem = problem_of(law, architecture, constraints)
+    problem = problem_on_chips(law, architecture, constraints)
     for models in models_of(problem, e):
         rows = np.argsort(models.n_active, kind="stable")[:SMALLEST]
         tokens = np.maximum(models.least_tokens + 1, 1e9)
@@ -441,7 +406,7 @@ def least_hours(law: Law, e: float, architecture: Architecture, constraints: Con
     None where even MOST_DOUBLINGS of the hours are not enough.
     """
     low = float(np.asarray(constraints.hours))
-    problem = problem_of(law, architecture, constraints.with_time_budget(at_most=loss))
+    problem = problem_on_chips(law, architecture, constraints.with_time_budget(at_most=loss))
     for doubling in range(MOST_DOUBLINGS):
         if _could_reach(problem, e, low * SPAN, loss):
             parts = near(problem, e, (low, low * SPAN))
@@ -459,7 +424,7 @@ def _hours_to_reach(problem: ProblemOnChips, candidates: Candidates, loss: float
 
     def excess(log_tokens: Numbers) -> Numbers:
         """The loss of each shape above the one to reach."""
-        return candidates_lib.loss_of(problem, candidates.models, rows, np.exp(log_tokens)) - loss
+        return loss_of(problem, candidates.models, rows, np.exp(log_tokens)) - loss
 
     needed = np.exp(root(excess, np.zeros(len(rows)), np.full(len(rows), math.log(most))))
     tokens = np.maximum(np.ceil(needed[of_row]), candidates.least)

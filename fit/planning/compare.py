@@ -35,6 +35,7 @@ from fit.planning import (
 from fit.planning.comparison import Comparison, DenseAnswer, LawAnswer, NoAnswer, ReferenceAnswer, VotesOfLaw
 from fit.planning.constraints import Constraints
 from fit.planning.options import BudgetOptions
+from fit.planning.problem import problem_on_chips
 from fit.planning.results import ClockComparison, Serving, Speed
 
 LAWS = ("joint-moe-2025", "sparsity-2025", "fine-grained-2024", "comprehensive-2025", "chinchilla-refit-2024")
@@ -324,7 +325,7 @@ def _priced(
     calibration = modelled_speed.calibration_of(law, architecture, chips, constraints.request, shared.speeds)
     constraints = dataclasses.replace(constraints, calibration=calibration)
     n_experts = model["n_experts"]
-    problem = by_hours.problem_of(law, architecture, constraints)
+    problem = problem_on_chips(law, architecture, constraints)
     speed = modelled_speed.speed_of_optimum(problem, n_experts, model["n_active"], model["n_tokens"])
     if speed is None:
         return None, None

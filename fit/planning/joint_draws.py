@@ -20,6 +20,7 @@ from fit.model.architecture import Architecture
 from fit.model.efficiencies import Calibration
 from fit.planning import by_hours, optimum
 from fit.planning.constraints import Constraints
+from fit.planning.problem import problem_on_chips
 
 DRAWS = 200  # with speeds; without them as many as the law has
 # Share of the variance of a run's speed that models of one kind have in common. In measured.csv, ln ratios of mixtures
@@ -120,7 +121,7 @@ def solve_draws(
     columns = []
     for e, speeds in zip(experts, draws.log_speeds, strict=True):
         if constraints.time_budget is not None:
-            problem = by_hours.problem_of(law, architecture, constraints)
+            problem = problem_on_chips(law, architecture, constraints)
             best = by_hours.in_draws(problem, float(e), np.exp(speeds), draws.coefficients)
         else:
             best = _by_flops(law, architecture, constraints.at(e), float(e), draws)

@@ -16,9 +16,9 @@ from fit.model.efficiencies import Calibration
 from fit.model.measured import MeasuredRun
 from fit.model.shape import ModelShape
 from fit.planning import by_hours, cost, optimum, recipe
-from fit.planning.candidates import ProblemOnChips
 from fit.planning.constraints import SECONDS_PER_HOUR, Chips, Constraints
 from fit.planning.grid import ShapeRequest
+from fit.planning.problem import ProblemOnChips, problem_on_chips
 from fit.planning.results import ClockComparison, Optimum, Speed, Target, TargetRow
 
 # fields of config.model that a table of speeds may have as columns
@@ -119,7 +119,7 @@ def against_flops(
     by_flops = dataclasses.replace(constraints, flops=flops, time_budget=None)
     solved = optimum.optima(law, architecture, by_flops, experts)
     chosen = int(solved.n_experts[int(np.nanargmin(solved.loss))])
-    problem = by_hours.problem_of(law, architecture, constraints)
+    problem = problem_on_chips(law, architecture, constraints)
     hours = float(np.asarray(constraints.hours))
     return _comparison(problem, hours, chosen, best["n_experts"], n_active, best["n_tokens"])
 

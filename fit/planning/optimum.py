@@ -30,9 +30,9 @@ from fit.messages.units import say
 from fit.model.architecture import INFERENCE, TRAINING, Architecture, root, training_flops
 from fit.planning import by_hours
 from fit.planning.by_hours import Optima
-from fit.planning.candidates import ProblemOnChips
 from fit.planning.constraints import Constraints, SizeLimit
 from fit.planning.grid import ShapeRequest
+from fit.planning.problem import ProblemOnChips, problem_on_chips
 
 BAND = 1e-3  # near-optimal: within this share of the best loss
 NEAR = 1e-4  # as good as the best: within this share of its loss
@@ -167,7 +167,7 @@ def size_limits(law: Law, architecture: Architecture, constraints: Constraints) 
     limits = constraints.size_limits(architecture)
     if constraints.chips is None or constraints.request is None or constraints.time_budget is not None:
         return limits
-    problem = by_hours.problem_of(law, architecture, constraints)
+    problem = problem_on_chips(law, architecture, constraints)
 
     def share_of_largest(d_model: Numbers, n_experts: Numbers) -> Numbers:
         """Active parameters over those of the largest model; infinite where the chips train none."""

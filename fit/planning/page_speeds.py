@@ -18,10 +18,12 @@ from fit.fitted_law.law import Law
 from fit.model import efficiencies
 from fit.model.architecture import TRAINING
 from fit.planning import candidates as candidates_lib
-from fit.planning.candidates import Candidates, ModelGrid, ProblemOnChips
+from fit.planning.candidates import Candidates
 from fit.planning.constraints import ROOM, SECONDS_PER_HOUR, Chips, Constraints
 from fit.planning.cost import MFU
 from fit.planning.grid import Grid, ShapeRequest
+from fit.planning.model_grid import ModelGrid, models_of
+from fit.planning.problem import ProblemOnChips
 
 HOURS = (1.0, 1e4)  # the budgets that the grid is for
 TOKENS_PER_PARAMETER = (1.0, 3000.0)  # of the models that the grid is for
@@ -71,7 +73,7 @@ def speeds_of(law: Law, kind: str, count: int) -> Json | None:
     )
     rows = []
     for n_experts in law.experts:
-        for models in candidates_lib.models_of(problem, float(n_experts)):
+        for models in models_of(problem, float(n_experts)):
             if models.law_experts != n_experts:  # the page would ask the law about others
                 return None
             rows.append(_rows(problem, models, n_experts, trained_on))

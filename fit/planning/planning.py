@@ -30,10 +30,10 @@ from fit.planning import (
     repeats,
     target,
 )
-from fit.planning.candidates import Problem, ProblemOnChips
 from fit.planning.constraints import Chips, Constraints
 from fit.planning.extrapolation import extrapolation_of
 from fit.planning.options import PlanOptions, experts_to_compare
+from fit.planning.problem import Problem, ProblemOnChips, problem_on_chips
 from fit.planning.results import (
     OF_ARCHITECTURES,
     Buildable,
@@ -270,7 +270,7 @@ def _priced(problem: Problem, optima: list[Optimum], built: Buildable | None, re
         return _Priced(optima, built, reached)
     comparison = None
     if constraints.time_budget is not None or constraints.calibration is not None:
-        on_chips = by_hours.problem_of(problem.law, architecture, constraints)
+        on_chips = problem_on_chips(problem.law, architecture, constraints)
         optima = [_timed(row, on_chips) for row in optima]
         if built:
             built = dataclasses.replace(built, speed=_speed_of_buildable(built, on_chips))

@@ -9,7 +9,7 @@ from typing import Any
 
 from fit.aliases import Json
 from fit.planning import mesh
-from fit.planning.candidates import Problem
+from fit.planning.problem import Problem
 from fit.results import NOT_IN_JSON, Record, WithFindings, optional
 from fit.task_maps.maps import Expected
 

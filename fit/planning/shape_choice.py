@@ -19,9 +19,11 @@ from fit.aliases import Array
 from fit.model import hardware
 from fit.model.architecture import ROUNDED, Architecture, Model, training_flops
 from fit.planning import by_hours, candidates, optimum, recipe
-from fit.planning.candidates import Candidates, ModelGrid, Problem, ProblemOnChips
+from fit.planning.candidates import Candidates
 from fit.planning.grid import Grid
 from fit.planning.mesh import PlannedLayout
+from fit.planning.model_grid import ModelGrid, loss_of, models_of, whole_models
+from fit.planning.problem import Problem, ProblemOnChips
 from fit.planning.results import Optimum
 
 CHUNK = 32  # shapes that are weighed together
@@ -126,9 +128,9 @@ def _by_recipe(problem: Problem, planned: Optimum) -> Iterator[tuple[ModelGrid, 
     Tokens and losses are [n_shapes]. The loss is infinite where limits exclude a model.
     """
     constraints = problem.constraints.at(planned.n_experts)
-    for models in by_hours.models_of(problem, planned.n_experts):
+    for models in models_of(problem, planned.n_experts):
         tokens = models.tokens_by_flops(constraints)
-        losses = candidates.loss_of(problem, models, slice(None), tokens)
+        losses = loss_of(problem, models, slice(None), tokens)
         yield models, tokens, np.where(models.has_recipe(tokens) & (models.limited_by == ""), losses, np.inf)
 
 
@@ -217,7 +219,7 @@ def _whole(problem: Problem, planned: Optimum) -> ChosenModel | None:
         built = list(_models_of_depths(problem.architecture, planned, least, most))
         if not built:
             continue
-        models = candidates.whole_models(problem, planned.n_experts, built)
+        models = whole_models(problem, planned.n_experts, built)
         tokens = models.tokens_by_flops(problem.constraints.at(planned.n_experts))
         fits = (models.limited_by == "") & (tokens >= 1)
         chips = problem.constraints.chips
@@ -225,7 +227,7 @@ def _whole(problem: Problem, planned: Optimum) -> ChosenModel | None:
             fits &= chips.least_bytes(models.shape) <= chips.room * chips.memory
         if not fits.any():
             continue
-        losses = np.where(fits, candidates.loss_of(problem, models, slice(None), tokens), np.inf)
+        losses = np.where(fits, loss_of(problem, models, slice(None), tokens), np.inf)
         factors = np.array([model.rounding_factor for model in built])
         is_close = fits & (factors <= 1 + ROUNDED)
         allowed = is_close if is_close.any() else fits

@@ -18,10 +18,10 @@ from fit.messages.lines import Line
 from fit.model.architecture import TRAINING
 from fit.planning import compare, plan_answer, planning, speed_lines
 from fit.planning import cost as cost_lib
-from fit.planning.candidates import Problem
 from fit.planning.comparison import Comparison, LawAnswer
 from fit.planning.constraints import CHIPS, SECONDS_PER_HOUR, Constraints
 from fit.planning.options import PlanOptions
+from fit.planning.problem import Problem
 from fit.planning.results import Cost, Plan
 from fit.render import elements, figures
 from fit.render.report_options import ReportOptions, budget_options, shape_of_law

@@ -13,6 +13,7 @@ from fit.fitted_law.law import load
 from fit.model import efficiencies
 from fit.planning import by_hours, modelled_speed
 from fit.planning.options import PlanOptions
+from fit.planning.problem import problem_on_chips
 
 LAW = "joint-moe-2025"
 
@@ -110,7 +111,7 @@ def test_own_speeds_recalibrate_the_plan(capsys, tmp_path):
     within = limits_of_time.in_hours(240, true)
     for row in found["optima"]:
         low, middle, high = row["speed"]["tokens_per_second"]
-        problem = by_hours.problem_of(law, architecture, within)
+        problem = problem_on_chips(law, architecture, within)
         rate = by_hours.tokens_per_second(problem, row["n_experts"], row["n_active"], row["n_tokens"])
         assert middle == pytest.approx(rate, rel=0.05)
         assert high / low < published.factors()[2] ** 2

@@ -18,6 +18,7 @@ from fit.model.architecture import PAPER
 from fit.planning import by_hours, grid, joint_draws, measurement, odds, planning, votes
 from fit.planning.constraints import Constraints
 from fit.planning.options import PlanOptions
+from fit.planning.problem import problem_on_chips
 from fit.table.runs import Errors
 
 JOINT = "joint-moe-2025"
@@ -136,7 +137,7 @@ def test_two_candidates_by_hand():
     """A dense model against 8 experts in six draws of law and speeds."""
     law = load(JOINT)
     question = asked(law, layouts=ONE_SHAPE)
-    problem = by_hours.problem_of(*question)
+    problem = problem_on_chips(*question)
     deltas = law.coefficients["delta"] * np.array([1, 0.2, 0.05, 1, 0.2, 0.05])
     log_speeds = np.array([[0, 0.3, -0.2, 0.4, 0, 0.1], [0, -0.3, 0.2, 0.1, 0, -0.4]])
     coefficients = {name: np.full(6, value) for name, value in law.coefficients.items()} | dict(delta=deltas)

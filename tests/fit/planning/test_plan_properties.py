@@ -21,6 +21,7 @@ from fit.model.shape import ModelShape
 from fit.model.step_cost import step_cost
 from fit.planning import by_hours, grid, joint_draws, optimum, planning, rates, recipe, shape_choice
 from fit.planning.options import PlanOptions
+from fit.planning.problem import problem_on_chips
 from launch import prices
 
 JOINT = "joint-moe-2025"
@@ -377,7 +378,7 @@ def test_brute_force_agrees_in_draws(e):
         is_trained = (tokens >= least) & (tokens >= 1)
         counts = dict(n_active=n_active[is_trained], n_tokens=tokens[is_trained] * speeds[:, None], n_experts=float(e))
         losses = law.loss({name: values[:, None] for name, values in draws.coefficients.items()}, counts)
-        found = by_hours.in_draws(by_hours.problem_of(*question), e, speeds, draws.coefficients)["loss"]
+        found = by_hours.in_draws(problem_on_chips(*question), e, speeds, draws.coefficients)["loss"]
         lowest = losses.min(axis=1)
         assert np.sum(found > lowest * (1 + 1e-6)) <= 4 and np.all(found >= lowest * (1 - 1e-6))
         assert found.mean() == pytest.approx(lowest.mean(), rel=5e-5)
@@ -446,8 +447,8 @@ CHIPS_BY_FLOPS = [("H100", n) for n in (1, 7, 12, 24, 61)] + [("v5e", 16)]
 def built_by_flops(law, constraints, e, layouts=None):
     """(the line's optimum, what is built) of a plan by FLOPs on chips with one number of experts."""
     solved = optimum.solve(law, np.array([float(e)]), PAPER, constraints)
-    (row,), _ = planning._rows(law, PAPER, constraints, solved)
-    problem = by_hours.problem_of(law, PAPER, constraints)
+    (row,), _ = planning._optimum_of_each(law, PAPER, constraints, solved)
+    problem = problem_on_chips(law, PAPER, constraints)
     if layouts is not None:
         problem = dataclasses.replace(problem, grid=layouts)
     return row, shape_choice.on_grid(problem, [row], row)
@@ -492,7 +493,7 @@ def test_a_bound_is_below_every_candidate():
     """Pruning leaves nothing out: the seconds that bound a shape are below those of each of its layouts."""
     for e, chips in itertools.product((1, 32), ("H100:16", "v5e:16", "tpu7x:4")):
         law, architecture, constraints = asked(JOINT, chips, 100, layouts=SMALL)
-        problem = by_hours.problem_of(law, architecture, constraints)
+        problem = problem_on_chips(law, architecture, constraints)
         for found in by_hours.near(problem, e, (1.0, 1e5)):
             from fit.planning import candidates
 

@@ -11,10 +11,12 @@ from planner_tab import Planner, calculating_tab, typed
 
 from fit import __main__ as command_line
 from fit.fitted_law.law import load
-from fit.planning import by_hours, candidates, modelled_speed
+from fit.planning import candidates, modelled_speed
 from fit.planning.constraints import ROOM, Chips, Constraints
 from fit.planning.grid import ShapeRequest
+from fit.planning.model_grid import models_of
 from fit.planning.optimum import optima
+from fit.planning.problem import problem_on_chips
 
 LAW = "joint-moe-2025"
 COUNTS = (1, 2, 4, 8, 16, 32, 64)
@@ -93,7 +95,7 @@ def hours_of(problem, row):
     chips = dataclasses.replace(problem.chips, count=row.get("chips", problem.chips.count))
     problem = dataclasses.replace(problem, chips=chips)
     hours = []
-    for models in candidates.models_of(problem, row["n_experts"]):
+    for models in models_of(problem, row["n_experts"]):
         is_model = (models.n_active == row["n_active"]) & (models.n_total == row["n_total"])
         rows = np.flatnonzero(is_model & (np.asarray(models.shape.d_model) == row["d_model"]))
         part = candidates.on_tokens(problem, models, rows, np.full(len(models.n_active), row["n_tokens"]))
@@ -116,7 +118,7 @@ def test_forty_questions_by_hours(tab):
         best = answer["plan"]["best"]
         solved = optima(law, architecture, limits, np.array(experts))
         assert best["loss"] == pytest.approx(np.nanmin(solved.loss), rel=1e-3), state
-        problem = by_hours.problem_of(law, architecture, limits)
+        problem = problem_on_chips(law, architecture, limits)
         assert best["speed"]["hours"][1] == pytest.approx(hours_of(problem, best), rel=1e-2), state
         served = best["n_tokens"] + float(state.get("inference_tokens", 0)) / 3
         assert served / best["speed"]["tokens_per_second"][1] / 3600 <= float(state["hours"]) * (1 + 1e-9)
