@@ -1,7 +1,7 @@
 """The best model under constraints.
 
 options.py          options of fit plan and fit compare
-constraints.py      the budget, FLOPs or hours, and the limits of a plan
+constraints.py      the budget, FLOPs or hours, and the limits of a plan; training_chips.py, the chips
 problem.py          what a plan solves
 planning.py         the plan; results.py, its dataclasses
 

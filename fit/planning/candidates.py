@@ -208,7 +208,7 @@ class _Search:
         shape = self.models.shape
         stored = shape.routed_weights + shape.dense_weights + shape.embedding_and_head
         chips = self.problem.chips
-        return np.asarray(STATE * stored <= chips.room * self.counts[-1] * chips.chip.memory)
+        return np.asarray(STATE * stored <= chips.memory_share * self.counts[-1] * chips.chip.memory)
 
     @functools.cached_property
     def by_bound(self) -> tuple[Array, Array]:
@@ -317,7 +317,7 @@ class _Search:
             fits = _shortest_expert_axes(fits, count, model)
         # devices hold at least the weights, each a part of those of its model axis
         stored = (shape.routed_weights + shape.dense_weights) / model + shape.embedding_and_head
-        fits &= STATE * stored / (data * expert) <= chips.room * chips.device_memory
+        fits &= STATE * stored / (data * expert) <= chips.memory_share * chips.device_memory
         could_be_best = np.full((len(rows), len(counts)), True)
         if np.isfinite(self.fastest[rows]).any():
             could_be_best &= self.floor[rows, None] / counts <= self.fastest[rows, None]
@@ -368,7 +368,7 @@ class _Search:
         remats: [n_remats, 1]. The results are [n_remats, n].
         """
         memory = memory_by_tokens(self.models.of(pairs.row), layout_of(self.problem, pairs, remats))
-        limit = self.problem.chips.room * self.problem.chips.device_memory
+        limit = self.problem.chips.memory_share * self.problem.chips.device_memory
         devices = pairs.data * pairs.expert
         return devices * memory.most_tokens(limit, False), devices * memory.most_tokens(limit, True)
 

@@ -1,17 +1,13 @@
 """The cost of a plan on chips: hours, dollars, the memory that training takes, and how fast the model answers."""
 
 import dataclasses
-import json
 import math
-import os
-import pathlib
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from fit.aliases import Floats, Json
-from fit.errors import UserError
 from fit.fitted_law.law import Law
 from fit.messages import sentences
 from fit.messages.finding import Finding, finding
@@ -21,7 +17,7 @@ from fit.model.chips import CHIPS
 from fit.model.layout import Layout
 from fit.model.shape import ModelShape
 from fit.planning import optimum
-from fit.planning.constraints import Chips, Constraints, fewest_devices
+from fit.planning.constraints import Constraints
 from fit.planning.mesh import GROUP_TOKENS, PlannedLayout
 from fit.planning.results import (
     Buildable,
@@ -35,52 +31,7 @@ from fit.planning.results import (
     Serving,
 )
 from fit.planning.serving import BATCHES, LABEL, Served, ServingChips, experts_touched
-
-MFU = 0.4  # share of the chips' peak that training reaches, unless one is given
-
-
-def mfu_of(option: Any, experts: tuple[int, ...]) -> float | dict[int, float]:
-    """The MFU that --mfu gives.
-
-    Args:
-      option: A number, a dictionary by n_experts, or text of either: 0.4, {"1": 0.45, "8": 0.38}, or the path of a file
-        of these.
-      experts: Numbers of experts that a dictionary must name.
-
-    Raises:
-      UserError: It is no such MFU.
-    """
-
-    def refused(reason: str) -> UserError:
-        """The error for what is no MFU."""
-        return UserError(sentences.NO_MFU.format(value=option, found=reason))
-
-    table: Any = option
-    try:
-        mfu = float(option)
-        if 1e-6 <= mfu <= 1:
-            return mfu
-        raise refused(f"{mfu:g}")
-    except (TypeError, ValueError):  # no number
-        pass
-    try:
-        if isinstance(option, (str, os.PathLike)):
-            text = str(option)
-            table = json.loads(text if text.startswith("{") else pathlib.Path(option).read_text(encoding="utf-8"))
-        table = {int(e): value for e, value in table.items()}
-    except FileNotFoundError:
-        raise refused("neither a number nor a file") from None
-    except (OSError, ValueError, AttributeError, RecursionError) as error:
-        raise refused("no such table") from error
-    for e, value in table.items():
-        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 1e-6 <= value <= 1:
-            raise refused(f"{json.dumps(value)} at E = {e}")
-    missing = [e for e in experts if e not in table]
-    if missing:
-        raise UserError(
-            sentences.MFU_MISSING.format(value=option, missing=missing[0], known=", ".join(map(str, table)))
-        )
-    return {e: float(value) for e, value in sorted(table.items())}
+from fit.planning.training_chips import Chips, fewest_devices
 
 
 def cost_of(model: Optimum | Buildable, architecture: Architecture, constraints: Constraints, chips: Chips) -> Cost:

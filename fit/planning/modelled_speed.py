@@ -15,11 +15,12 @@ from fit.model.architecture import INFERENCE, TRAINING, Architecture, Model, tra
 from fit.model.efficiencies import Calibration
 from fit.model.measured import MeasuredRun
 from fit.model.shape import ModelShape
-from fit.planning import by_hours, cost, optimum, recipe
-from fit.planning.constraints import SECONDS_PER_HOUR, Chips, Constraints
+from fit.planning import by_hours, optimum, recipe
+from fit.planning.constraints import Constraints
 from fit.planning.grid import ShapeRequest
 from fit.planning.problem import ProblemOnChips, problem_on_chips
 from fit.planning.results import ClockComparison, Optimum, Speed, Target, TargetRow
+from fit.planning.training_chips import MFU, SECONDS_PER_HOUR, Chips
 
 # fields of config.model that a table of speeds may have as columns
 MODEL_FIELDS = (
@@ -97,7 +98,7 @@ def speed_of_best(best: by_hours.Best) -> Speed:
 
 def with_modelled_mfu(chips: Chips, optima: list[Optimum], built_is_timed: bool) -> Chips:
     """The chips with the MFU of each optimum: that of its speed, or the assumed one for an optimum without a speed."""
-    mfu = {row.n_experts: float(f"{row.speed.mfu[1]:.3g}") if row.speed else cost.MFU for row in optima}
+    mfu = {row.n_experts: float(f"{row.speed.mfu[1]:.3g}") if row.speed else MFU for row in optima}
     is_assumed = any(row.speed is None for row in optima) or not built_is_timed
     return dataclasses.replace(chips, mfu=mfu, mfu_is_assumed=is_assumed)
 

@@ -1,13 +1,18 @@
 """Options of `fit plan` and `fit compare`: the budget, the limits, and how models are built."""
 
 import dataclasses
+import json
 import math
+import os
+import pathlib
 import re
+from typing import Any
 
 from fit.errors import UserError
 from fit.fitted_law.law import Law
 from fit.messages import sentences
 from fit.model.architecture import PAPER, Architecture
+from fit.model.chips import CHIPS
 from fit.model.layout import REMATS
 from fit.model.reference_model import PUBLISHED, PublishedModel, read
 from fit.options import (
@@ -24,10 +29,10 @@ from fit.options import (
     unchecked,
     whole,
 )
-from fit.planning import cost
-from fit.planning.constraints import CHIPS, ROOM, Chips, Constraints, smallest_step
+from fit.planning.constraints import Constraints
 from fit.planning.grid import MeshRequest, ShapeRequest
 from fit.planning.serving import BATCHES, Requirement, ServingChips
+from fit.planning.training_chips import MEMORY_SHARE, MFU, Chips, smallest_step
 from fit.task_maps.maps import TaskMaps
 
 MOST_BLOCKS = 1000  # of any model
@@ -131,6 +136,50 @@ def kind_and_count(text: str) -> tuple[str, int]:
     return kind, count
 
 
+def _mfu_of(option: Any, experts: tuple[int, ...]) -> float | dict[int, float]:
+    """The MFU that --mfu gives.
+
+    Args:
+      option: A number, a dictionary by n_experts, or text of either: 0.4, {"1": 0.45, "8": 0.38}, or the path of a file
+        of these.
+      experts: Numbers of experts that a dictionary must name.
+
+    Raises:
+      UserError: It is no such MFU.
+    """
+
+    def refused(reason: str) -> UserError:
+        """The error for what is no MFU."""
+        return UserError(sentences.NO_MFU.format(value=option, found=reason))
+
+    table: Any = option
+    try:
+        mfu = float(option)
+        if 1e-6 <= mfu <= 1:
+            return mfu
+        raise refused(f"{mfu:g}")
+    except (TypeError, ValueError):  # no number
+        pass
+    try:
+        if isinstance(option, (str, os.PathLike)):
+            text = str(option)
+            table = json.loads(text if text.startswith("{") else pathlib.Path(option).read_text(encoding="utf-8"))
+        table = {int(e): value for e, value in table.items()}
+    except FileNotFoundError:
+        raise refused("neither a number nor a file") from None
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
+        raise refused("no such table") from error
+    for e, value in table.items():
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 1e-6 <= value <= 1:
+            raise refused(f"{json.dumps(value)} at E = {e}")
+    missing = [e for e in experts if e not in table]
+    if missing:
+        raise UserError(
+            sentences.MFU_MISSING.format(value=option, missing=missing[0], known=", ".join(map(str, table)))
+        )
+    return {e: float(value) for e, value in sorted(table.items())}
+
+
 @dataclasses.dataclass(kw_only=True)
 class BudgetOptions(Options):
     """The budget and the limits of a model, the chips to train it on, their price, and how models are built where that
@@ -152,7 +201,7 @@ class BudgetOptions(Options):
     )
     mfu: float | dict[int, float] | str | None = unchecked(
         "Model FLOPs utilisation that training reaches: a number, or JSON, or a file of it, by number of experts, "
-        f'{{"1": 0.45, "8": 0.38}}. Default: the modelled speed of each model, else {cost.MFU}.'
+        f'{{"1": 0.45, "8": 0.38}}. Default: the modelled speed of each model, else {MFU}.'
     )
     flops: float | None = number("FLOPs of training (6 n_active n_tokens) and of serving --inference_tokens.")
     memory_gb: float | None = number("Memory of one device in GB (1e9 bytes), for weights and cache.")
@@ -266,14 +315,14 @@ class BudgetOptions(Options):
                 raise UserError(sentences.NEEDS_CHIPS.format(flag=needs_chips[0]))
             return None
         kind, count = kind_and_count(self.chips)
-        mfu = cost.MFU if self.mfu is None else cost.mfu_of(self.mfu, experts)
+        mfu = MFU if self.mfu is None else _mfu_of(self.mfu, experts)
         return Chips(
             kind,
             count,
             mfu,
             self.dollars_per_hour,
             self.devices,
-            room=ROOM,
+            memory_share=MEMORY_SHARE,
             serve_batch=self.serve.batch,
             mfu_is_assumed=self.mfu is None,
         )
@@ -351,7 +400,7 @@ class PlanOptions(BudgetOptions):
         divide the chips."""
         chips = super().training_chips(experts)
         if chips and self.shape.paper:
-            chips = dataclasses.replace(chips, room=1.0)
+            chips = dataclasses.replace(chips, memory_share=1.0)
         if not self.changed("mesh"):
             return chips
         if chips is None:

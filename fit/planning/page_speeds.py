@@ -19,11 +19,11 @@ from fit.model import efficiencies
 from fit.model.architecture import TRAINING
 from fit.planning import candidates as candidates_lib
 from fit.planning.candidates import Candidates
-from fit.planning.constraints import ROOM, SECONDS_PER_HOUR, Chips, Constraints
-from fit.planning.cost import MFU
+from fit.planning.constraints import Constraints
 from fit.planning.grid import Grid, ShapeRequest
 from fit.planning.model_grid import ModelGrid, models_of
 from fit.planning.problem import ProblemOnChips
+from fit.planning.training_chips import MEMORY_SHARE, MFU, SECONDS_PER_HOUR, Chips
 
 HOURS = (1.0, 1e4)  # the budgets that the grid is for
 TOKENS_PER_PARAMETER = (1.0, 3000.0)  # of the models that the grid is for
@@ -58,7 +58,7 @@ def speeds_of(law: Law, kind: str, count: int) -> Json | None:
         architecture = law.shaped(None, None)
     except UserError:
         return None
-    chips = Chips(kind, count, MFU, room=ROOM)
+    chips = Chips(kind, count, MFU, memory_share=MEMORY_SHARE)
     counts = [n for n in Grid().counts_of(chips.chip, count) if n == 2 ** (n.bit_length() - 1)]
     largest = Grid().counts_of(chips.chip, count)[-1]
     trained_on = sorted({*counts, largest})

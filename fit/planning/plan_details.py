@@ -8,8 +8,8 @@ from fit.fitted_law.published_draws import drawing_in_words
 from fit.messages import lines, sentences
 from fit.messages.lines import Line
 from fit.messages.units import amount, duration, say, table
+from fit.model.chips import CHIPS
 from fit.planning import compare_answer, expected_tasks, serving, speed_lines
-from fit.planning.constraints import CHIPS
 from fit.planning.results import (
     Buildable,
     Decoding,

@@ -30,7 +30,7 @@ from fit.planning import (
     repeats,
     target,
 )
-from fit.planning.constraints import Chips, Constraints
+from fit.planning.constraints import Constraints
 from fit.planning.extrapolation import extrapolation_of
 from fit.planning.options import PlanOptions, experts_to_compare
 from fit.planning.problem import Problem, ProblemOnChips, problem_on_chips
@@ -46,6 +46,7 @@ from fit.planning.results import (
     Target,
     TrainingChips,
 )
+from fit.planning.training_chips import Chips
 from fit.task_maps import maps as task_maps
 
 MAX_WIDTH_ROUNDS = 4  # plans made again, with experts as wide as the law's runs had them at the planned size

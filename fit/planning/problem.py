@@ -10,8 +10,9 @@ from fit.fitted_law.law import Law
 from fit.model import efficiencies, hardware
 from fit.model.architecture import INFERENCE, TRAINING, Architecture
 from fit.model.efficiencies import Calibration
-from fit.planning.constraints import SECONDS_PER_HOUR, Chips, Constraints
+from fit.planning.constraints import Constraints
 from fit.planning.grid import Grid, ShapeRequest
+from fit.planning.training_chips import SECONDS_PER_HOUR, Chips
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -224,7 +224,7 @@ def _whole(problem: Problem, planned: Optimum) -> ChosenModel | None:
         fits = (models.limited_by == "") & (tokens >= 1)
         chips = problem.constraints.chips
         if chips is not None:
-            fits &= chips.least_bytes(models.shape) <= chips.room * chips.memory
+            fits &= chips.least_bytes(models.shape) <= chips.memory_share * chips.memory
         if not fits.any():
             continue
         losses = np.where(fits, loss_of(problem, models, slice(None), tokens), np.inf)

@@ -16,13 +16,14 @@ from fit.fitted_law.law import Law, in_words, load
 from fit.messages import lines, units
 from fit.messages.lines import Line
 from fit.model.architecture import TRAINING
+from fit.model.chips import CHIPS
 from fit.planning import compare, plan_answer, planning, speed_lines
-from fit.planning import cost as cost_lib
 from fit.planning.comparison import Comparison, LawAnswer
-from fit.planning.constraints import CHIPS, SECONDS_PER_HOUR, Constraints
+from fit.planning.constraints import Constraints
 from fit.planning.options import PlanOptions
 from fit.planning.problem import Problem
 from fit.planning.results import Cost, Plan
+from fit.planning.training_chips import MFU, SECONDS_PER_HOUR
 from fit.render import elements, figures
 from fit.render.report_options import ReportOptions, budget_options, shape_of_law
 from fit.table.runs import Runs
@@ -130,7 +131,7 @@ def _by_wall_clock_time(law: Law, options: PlanOptions, plan: Plan) -> Iterator[
         same_hours = dataclasses.replace(options, flops=None, target_loss=None, hours=hours, speeds=None, mfu=None)
         plans[BY_FLOPS] = plan
         if not is_priced_by_time:
-            mfu = options.mfu if options.mfu is not None else cost_lib.MFU
+            mfu = options.mfu if options.mfu is not None else MFU
             plans[BY_FLOPS] = planning.best_plan(law, dataclasses.replace(same_hours, mfu=mfu))
         plans[BY_CLOCK] = planning.best_plan(law, dataclasses.replace(same_hours, speeds=options.speeds))
     except UserError as e:

@@ -18,8 +18,9 @@ from fit.fitted_law.law import Law
 from fit.messages import units
 from fit.model.architecture import Architecture
 from fit.planning import modelled_speed, optimum
-from fit.planning.constraints import SECONDS_PER_HOUR, Constraints
+from fit.planning.constraints import Constraints
 from fit.planning.options import BudgetOptions
+from fit.planning.training_chips import SECONDS_PER_HOUR
 from fit.table.files import replacing
 from fit.table.runs import Runs, held_out, read_runs
 

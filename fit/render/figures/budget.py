@@ -16,7 +16,8 @@ from fit.fitted_law.law import Law
 from fit.messages import units
 from fit.model.architecture import training_flops
 from fit.planning import optimum
-from fit.planning.constraints import SECONDS_PER_HOUR, Constraints
+from fit.planning.constraints import Constraints
+from fit.planning.training_chips import SECONDS_PER_HOUR
 from fit.render.figures import style
 from fit.table.runs import Runs
 

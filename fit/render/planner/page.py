@@ -25,7 +25,6 @@ from fit.planning import (
     agreement,
     by_hours,
     compare,
-    cost,
     odds,
     optimum,
     page_speeds,
@@ -33,6 +32,7 @@ from fit.planning import (
     plan_findings,
     serving,
 )
+from fit.planning.training_chips import MFU
 from fit.render.planner import formulas
 from fit.table.files import check_writable, write_text
 from fit.table.runs import Runs
@@ -42,7 +42,7 @@ CHIP = "H100"
 MOST_CHIPS = 64  # for a published law
 DEFAULTS = dict(  # of fields that no law decides, as text
     hours="",
-    mfu=str(cost.MFU),
+    mfu=str(MFU),
     dollars_per_hour="2",
     memory_gb="",
     devices="1",

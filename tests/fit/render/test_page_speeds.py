@@ -12,11 +12,12 @@ from planner_tab import Planner, calculating_tab, typed
 from fit import __main__ as command_line
 from fit.fitted_law.law import load
 from fit.planning import candidates, modelled_speed
-from fit.planning.constraints import ROOM, Chips, Constraints
+from fit.planning.constraints import Constraints
 from fit.planning.grid import ShapeRequest
 from fit.planning.model_grid import models_of
 from fit.planning.optimum import optima
 from fit.planning.problem import problem_on_chips
+from fit.planning.training_chips import MEMORY_SHARE, Chips
 
 LAW = "joint-moe-2025"
 COUNTS = (1, 2, 4, 8, 16, 32, 64)
@@ -73,7 +74,7 @@ def question_of(state):
     """(the law, its architecture, the limits and the numbers of experts of a state), as `fit plan` has them."""
     law = load(LAW)
     architecture = law.shaped(None, None)
-    chips = Chips("H100", int(state["chips"]), 0.4, room=ROOM)
+    chips = Chips("H100", int(state["chips"]), 0.4, memory_share=MEMORY_SHARE)
     memory_bytes = 1e9 * float(state["memory_gb"]) if "memory_gb" in state else None
     request = ShapeRequest()
     limits = Constraints(
