@@ -213,7 +213,7 @@ def plan_within(
         *plan_findings.of_law(law, architecture),
         *(run_recipe.findings if run_recipe else ()),
         *repeats.findings_of(law, best),
-        *cost.findings_of(law, architecture, constraints, experts, best, priced.built),
+        *plan_findings.of_chips(law, architecture, constraints, experts, best, priced.built),
     ]
     return Plan(
         law=law.name,
