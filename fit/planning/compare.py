@@ -39,7 +39,7 @@ from fit.planning.problem import problem_on_chips
 from fit.planning.results import ClockComparison, Serving, Speed
 
 LAWS = ("joint-moe-2025", "sparsity-2025", "fine-grained-2024", "comprehensive-2025", "chinchilla-refit-2024")
-SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 32)
+GRANULARITIES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 32)
 MOST_SHARED = 64  # numbers of shared experts that are tried
 ABOUT = (
     "Losses are not set against each other: every law has its own text and tokenizer. Each law's best is measured "
@@ -216,9 +216,9 @@ def answer(law: Law, shared: SharedProblem) -> LawAnswer | NoAnswer:
     outside = law.extrapolation(**columns, n_tokens=model["n_tokens"], flops=counted_flops)
     speed = clock = like = None
     if shared.hours is not None:
-        speed, clock = _by_the_clock(law, architecture, constraints, model, numbers)
+        speed, clock = _speed_under_hours(law, architecture, constraints, model, numbers)
     elif shared.prices_by_time:
-        speed, clock = _priced(law, architecture, shared, model, numbers)
+        speed, clock = _speed_under_flops(law, architecture, shared, model, numbers)
     if shared.reference:
         like = _reference_answer(shared.reference, law, e, architecture, constraints)
     response = LawAnswer(
@@ -237,11 +237,11 @@ def answer(law: Law, shared: SharedProblem) -> LawAnswer | NoAnswer:
         chose_experts=law.knows_experts and not law.fixes_experts,
         at_edge=plan_findings.is_best_at_edge(law, experts, e),
         not_bounded=e == max(experts) and plan_findings.not_bounded(law, architecture, constraints),
-        finest=bool(len(_splits(law)) > 1 and architecture.granularity == max(_splits(law))),
+        finest=bool(len(_granularities(law)) > 1 and architecture.granularity == max(_granularities(law))),
         extrapolation=[*outside, *law_counts.shape_outside(law, architecture, model["d_model"], n_blocks)],
         embedding_share=plan_findings.embedding_share(architecture, model["d_model"], model["n_active"]),
         not_read=_not_read(law, shared),
-        leverage=leverage.of_split(e, architecture.granularity, flops, architecture.active_width) if e > 1 else None,
+        leverage=_leverage(architecture, e, flops),
         dense=_dense(law, shared, constraints, model["loss"]),
         findings=[],
         votes=_votes(law, best, numbers),
@@ -282,6 +282,13 @@ def _findings(answer: LawAnswer) -> Iterator[Finding]:
         yield finding("law_dense", law=answer.dense.law)
 
 
+def _leverage(architecture: Architecture, n_experts: float, flops: float) -> Json | None:
+    """The efficiency leverage of a mixture; None for a dense model."""
+    if n_experts == 1:
+        return None
+    return leverage.of_architecture(n_experts, architecture.granularity, flops, architecture.active_width)
+
+
 def _votes(law: Law, best: "_Best", experts: Array) -> VotesOfLaw | None:
     """How the law divides its vote among numbers of experts; None unless it chooses among several."""
     if not law.knows_experts or law.fixes_experts or len(experts) < 2:
@@ -300,7 +307,7 @@ def _serving(architecture: Architecture, constraints: Constraints, model: Json, 
     return cost.serving_of(served, memory_bytes, routed_experts, constraints.chips)
 
 
-def _by_the_clock(
+def _speed_under_hours(
     law: Law, architecture: Architecture, constraints: Constraints, model: Json, experts: Array
 ) -> tuple[Speed, ClockComparison]:
     """The speed of a law's best model, and what FLOPs would choose of these numbers of experts."""
@@ -312,7 +319,7 @@ def _by_the_clock(
     return modelled_speed.speed_of_best(chosen), comparison
 
 
-def _priced(
+def _speed_under_flops(
     law: Law, architecture: Architecture, shared: SharedProblem, model: Json, experts: Array
 ) -> tuple[Speed | None, ClockComparison | None]:
     """The speed of the best model by FLOPs, and what the same hours would choose.
@@ -334,12 +341,12 @@ def _priced(
     return speed, modelled_speed.against_hours(problem, n_experts, hours, allowed)
 
 
-def _splits(law: Law) -> Sequence[int]:
-    """The SPLITS of an expert that lie within the law's data; [1] where a split makes no difference to the law."""
+def _granularities(law: Law) -> Sequence[int]:
+    """The GRANULARITIES within the law's data; [1] where granularity makes no difference to the law."""
     columns = [name for name in ("top_k", "granularity") if name in law.form.columns]
     if not columns:
         return [1]
-    return [k for k in SPLITS if all(k <= law.ranges.get(name, (1, k))[1] for name in columns)]
+    return [k for k in GRANULARITIES if all(k <= law.ranges.get(name, (1, k))[1] for name in columns)]
 
 
 def _not_read(law: Law, shared: SharedProblem) -> Json:
@@ -373,10 +380,10 @@ def architectures_to_try(law: Law, shape: Json, used: Sequence[float] | None) ->
     if "shared_share" in law.form.columns:
         most_shared = law.ranges.get("shared_share", (0, 1))[1]
     widths = used if used and law.reads_used else (1.0,)
-    splits = [shape["granularity"]] if "granularity" in shape else _splits(law)
+    granularities = [shape["granularity"]] if "granularity" in shape else _granularities(law)
     architectures = []
     for u in widths:
-        for k in splits:
+        for k in granularities:
             for s in [shape["shared"]] if "shared" in shape else _shared_of(u * k):
                 is_whole = s <= most_shared * u * k and float(u * k).is_integer()
                 if "shared" in shape or is_whole:
