@@ -9,7 +9,7 @@ from fit.messages import lines, units
 from fit.messages.lines import Line
 
 COUNTS = "{n_experts:g:>9} {n_active:,.0f:>13} {n_tokens:,.0f:>15}"
-RATES = " {rate:.3e:>10} {law:.3e:>10} {ratio:.2f:>8}  {lost:.5f:>9} {notes}"
+RATES = " {rate:.3e:>10} {law:.3e:>10} {ratio:.2f:>8}  {lost:.5f:>9} {note}"
 
 
 def answer(law: Mapping[str, float], optima: Sequence[BestRate], fitted: Sequence[BestRate]) -> Iterator[Line]:
@@ -22,6 +22,7 @@ def answer(law: Mapping[str, float], optima: Sequence[BestRate], fitted: Sequenc
       fitted: those that the law was fitted to.
     """
     yield lines.rows(_table_of_rates(law, optima, fitted))
+    yield from _not_fitted(optima)
     yield from _diverged(optima)
     yield from (lines.BLANK, _costs(law, optima), lines.BLANK)
     yield from _coefficients(law, fitted)
@@ -70,20 +71,30 @@ def _table_of_rates(law: Mapping[str, float], optima: Sequence[BestRate], fitted
     """The best rates beside the law's."""
     rows = []
     for best in optima:
-        notes = []
-        if best not in fitted:
-            notes.append("not fitted")
+        note = ""
         if best.at_edge and best.diverged:
-            notes.append("best beside rates that diverge: try rates between")
+            note = "beside diverged rates"
         elif best.at_edge:
-            notes.append("best at the end of its grid: widen it")
+            note = "at the end of its grid"
+        elif best not in fitted:
+            note = "not fitted"
         rate = rate_of(law, best)
-        comparison = dict(law=rate, ratio=rate / best.rate, lost=_lost(law, best), notes="; ".join(notes))
+        comparison = dict(law=rate, ratio=rate / best.rate, lost=_lost(law, best), note=note)
         rows.append(vars(best) | comparison)
     columns = COUNTS
     if len({best.batch_tokens for best in optima}) > 1 or "batch_tokens" in law:
         columns += " {batch_tokens:,.0f:>12}"
-    return units.table(columns + RATES, rows, rate="best LR", ratio="law/best", lost="loss lost", notes="")
+    return units.table(columns + RATES, rows, rate="best LR", ratio="law/best", lost="loss lost", note="")
+
+
+def _not_fitted(optima: Sequence[BestRate]) -> Iterator[Line]:
+    """Lines on the models whose best rate lies beyond what was tried."""
+    beside_diverged = sum(best.at_edge and bool(best.diverged) for best in optima)
+    at_end = sum(best.at_edge for best in optima) - beside_diverged
+    if at_end:
+        yield Line("not fitted", f"{units.counted(at_end, 'model')} at the end of the grid: widen it")
+    if beside_diverged:
+        yield Line("not fitted", f"{units.counted(beside_diverged, 'model')} beside diverged rates: try rates between")
 
 
 def _diverged(optima: Sequence[BestRate]) -> Iterator[Line]:
