@@ -132,7 +132,7 @@ def _best_columns(problem: ProblemOnChips, e: float, hours: Array) -> dict[str, 
       hours: The budget of each row, within SPAN of one another.
     """
     by_recipe = []
-    for candidates in near(problem, e, (float(hours.min()), float(hours.max()))):
+    for candidates in candidates_within(problem, e, (float(hours.min()), float(hours.max()))):
         shapes, tokens = _most_tokens(problem, candidates, hours)
         by_recipe.append(_best_of_shapes(problem, candidates.models, shapes, tokens))
     return _best_of_recipes(by_recipe, len(hours))
@@ -156,7 +156,7 @@ def in_draws(problem: ProblemOnChips, e: float, speeds: Array, coefficients: ByN
     hours = np.asarray(problem.constraints.hours, float).reshape(1)
     drawn = {name: np.asarray(value)[:, None] for name, value in coefficients.items()}
     by_recipe = []
-    for candidates in near(problem, e, (float(hours[0]), float(hours[0]))):
+    for candidates in candidates_within(problem, e, (float(hours[0]), float(hours[0]))):
         shapes, tokens = _most_tokens(problem, candidates, hours)
         tokens = np.minimum(tokens * speeds[:, None], problem.cap)
         best = _best_of_shapes(problem, candidates.models, shapes, tokens, drawn)
@@ -218,7 +218,7 @@ def _best_of_recipes(
     return columns
 
 
-def near(problem: ProblemOnChips, e: float, hours: tuple[float, float]) -> list[Candidates]:
+def candidates_within(problem: ProblemOnChips, e: float, hours: tuple[float, float]) -> list[Candidates]:
     """The candidates with one number of experts that could be the best between two numbers of hours, by recipe.
 
     They come in the order of their shapes. The constraints keep them in their cache.
@@ -298,7 +298,7 @@ def best_of(law: Law, architecture: Architecture, constraints: Constraints, e: f
     problem = problem_on_chips(law, architecture, constraints)
     hours = float(np.asarray(constraints.hours))
     best = None
-    for candidates in near(problem, e, (hours, hours)):
+    for candidates in candidates_within(problem, e, (hours, hours)):
         tokens = candidates.tokens(problem, hours)
         losses = loss_of(problem, candidates.models, candidates.row, tokens)
         lowest = float(losses.min())
@@ -350,7 +350,7 @@ def near_optimal(
     ends = np.full((2, len(n_experts)), np.nan)
     for i, e in enumerate(n_experts):
         sizes = []
-        for candidates in near(problem, float(e), (hours, hours)):
+        for candidates in candidates_within(problem, float(e), (hours, hours)):
             tokens = candidates.tokens(problem, hours)
             losses = loss_of(problem, candidates.models, candidates.row, tokens)
             sizes.append(candidates.models.n_active[candidates.row[losses <= target]])
@@ -378,7 +378,7 @@ def best_architecture(
         for e in np.asarray(experts)[timed.has_enough_experts(experts)][::-1]:
             coarse = constraints.with_time_budget(grid=COARSE, at_most=lowest * (1 + SHARED_EFFECT))
             problem = problem_on_chips(law, timed, coarse)
-            for candidates in near(problem, float(e), (hours, hours)):
+            for candidates in candidates_within(problem, float(e), (hours, hours)):
                 tokens = candidates.tokens(problem, hours)
                 for architecture in alike:
                     variant = dataclasses.replace(problem, architecture=architecture)
@@ -409,7 +409,7 @@ def least_hours(law: Law, e: float, architecture: Architecture, constraints: Con
     problem = problem_on_chips(law, architecture, constraints.with_time_budget(at_most=loss))
     for doubling in range(MOST_DOUBLINGS):
         if _could_reach(problem, e, low * SPAN, loss):
-            parts = near(problem, e, (low, low * SPAN))
+            parts = candidates_within(problem, e, (low, low * SPAN))
             hours = min((_hours_to_reach(problem, part, loss) for part in parts), default=math.inf)
             if hours <= low * SPAN:
                 return max(hours, low) if doubling == 0 else hours

@@ -123,7 +123,7 @@ def by_hand(law, e, problem, log_speeds, deltas):
     effective = 1 / (1 / (e - 1 + 1 / (1 / start - 1 / most)) + 1 / most)
     log_e = np.log(effective)
     losses = []
-    for part in by_hours.near(problem, e, (24.0, 24.0)):
+    for part in by_hours.candidates_within(problem, e, (24.0, 24.0)):
         assert len(set(part.row)) == 1
         n_active = part.models.n_active[part.row[0]]
         trained = part.tokens(problem, 24.0).max() * np.exp(log_speeds)

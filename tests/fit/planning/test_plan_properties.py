@@ -494,7 +494,7 @@ def test_a_bound_is_below_every_candidate():
     for e, chips in itertools.product((1, 32), ("H100:16", "v5e:16", "tpu7x:4")):
         law, architecture, constraints = asked(JOINT, chips, 100, layouts=SMALL)
         problem = problem_on_chips(law, architecture, constraints)
-        for found in by_hours.near(problem, e, (1.0, 1e5)):
+        for found in by_hours.candidates_within(problem, e, (1.0, 1e5)):
             from fit.planning import candidates
 
             floor = candidates.least_seconds(problem, found.models)
