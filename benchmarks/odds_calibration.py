@@ -37,7 +37,7 @@ from fit.fitting.uncertainty import with_uncertainty
 from fit.laws import FORMS
 from fit.model import efficiencies, measured
 from fit.model.architecture import PAPER
-from fit.planning import by_time, joint_draws, solve
+from fit.planning import by_hours, joint_draws
 from fit.planning.constraints import Constraints
 from fit.planning.options import PlanOptions
 
@@ -118,9 +118,9 @@ def question_of(chips: str, hours: float) -> Constraints:
     """The constraints of a plan on a coarse grid of shapes."""
     parsed = PlanOptions.parse(chips=chips, hours=hours)
     limits = parsed.constraints()
-    assert limits.chips is not None and parsed.shapes is not None
+    assert limits.chips is not None
     calibration = efficiencies.of_our_trainer(limits.chips.kind, limits.chips.count)
-    return by_time.in_hours(limits, hours, calibration, parsed.shapes).with_clock(grid=solve.COARSE)
+    return limits.in_hours(hours, calibration).with_time_budget(grid=by_hours.COARSE)
 
 
 def simulate(counts: Counts, seed: int, residuals: np.ndarray) -> None:
@@ -131,14 +131,14 @@ def simulate(counts: Counts, seed: int, residuals: np.ndarray) -> None:
     experts = np.array(EXPERTS, float)
     for chips, hours in QUESTIONS:
         constraints = question_of(chips, hours)
-        clock = constraints.clock
-        assert clock is not None
-        draws = joint_draws.of_plan(law, experts, clock.calibration)
+        time_budget = constraints.time_budget
+        assert time_budget is not None
+        draws = joint_draws.of_plan(law, experts, time_budget.calibration)
         solved = joint_draws.solve_draws(law, PAPER, constraints, experts, draws)
         median = joint_draws.solve_draws(
             law, PAPER, constraints, experts, joint_draws.Draws(1, None, {}, np.zeros((len(experts), 1)))
         )
-        speeds = true_speeds(clock.calibration, residuals, rng)
+        speeds = true_speeds(time_budget.calibration, residuals, rng)
         coefficients = {name: np.full(SPEEDS, truth[name]) for name in law.form.names}
         of_truth = joint_draws.Draws(SPEEDS, None, coefficients, speeds)
         true = joint_draws.solve_draws(law, PAPER, constraints, experts, of_truth)
@@ -153,7 +153,7 @@ def simulate(counts: Counts, seed: int, residuals: np.ndarray) -> None:
             counts.all_right += (best == i).tolist()
         counts.lost += (true.loss[chosen] - true.loss.min(axis=0)).tolist()
         counts.lost_by_median += (true.loss[by_median] - true.loss.min(axis=0)).tolist()
-        add_intervals(counts, law, truth, clock.calibration, (solved, median, true, speeds), chosen)
+        add_intervals(counts, law, truth, time_budget.calibration, (solved, median, true, speeds), chosen)
 
 
 def add_intervals(

@@ -31,7 +31,8 @@ Its folders, each of which imports only those above it (tests/test_repository.py
   task_maps/    from loss to the accuracies of tasks; whether the number of experts shifts that
   planning/     the best model under constraints, its cost, its config; several laws compared at one budget
   studies/      which runs to train next; speed-ups; the loss over size and sparsity; a mixture's whole architecture
-  render/       the paper's tables and figures for any law; the report; planner/, the page that plans in a browser
+  render/       the answer of fit law; the paper's tables and figures for any law; the report; planner/, the page that
+                plans in a browser
   functions.py  the functions of this package
   stub.py       writes their types and docstrings for editors
   commands/     the commands: their flags and their output

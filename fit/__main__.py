@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 from fit import __version__
-from fit.commands import replaced
+from fit.commands import former_flags
 from fit.errors import TableError, UserError
 from fit.messages.printable import printable_lines
 
@@ -90,7 +90,7 @@ def run(arguments: list[str]) -> int:
         if name not in COMMANDS:
             raise UserError(f"unknown command {name!r}; commands: {', '.join(COMMANDS)}")
         module = importlib.import_module(f"fit.commands.{COMMANDS[name][0]}")
-        replaced.check(name, arguments[1:])
+        former_flags.check(name, arguments[1:])
         return _command(getattr(module, name.capitalize()), arguments[1:])
     except UserError as e:
         print(f"fit {name}: {printable_lines(e.sentence)}", file=sys.stderr)
@@ -133,9 +133,9 @@ def _command(command: Any, arguments: list[str]) -> int:
     try:
         command(**options).run(*positional)
     except TableError as e:
-        from fit.commands import retyped
+        from fit.commands import suggested_command
 
-        line = retyped.with_flags(command.__name__.lower(), list(options), arguments, e)
+        line = suggested_command.with_flags(command.__name__.lower(), list(options), arguments, e)
         raise UserError(e.sentence + line) from e
     return 0
 

@@ -127,7 +127,7 @@ fit/planning/test_startable jmoe/storage/test_outage test_readme launch/test_slu
 test_accelerator launch/test_local fit/planning/test_plan_properties launch/test_control
 fit/planning/test_serving launch/test_apiserver jmoe/test_rehearsal launch/test_report
 fit/commands/test_python launch/test_faults fit/render/test_page_speeds jmoe/text/test_parts
-jmoe/model/test_mup jmoe/run/test_checkpoint test_repository fit/commands/test_replaced
+jmoe/model/test_mup jmoe/run/test_checkpoint test_repository fit/commands/test_former_flags
 jmoe/model/test_model jmoe/storage/test_power_loss fit/table/test_bad_input jmoe/storage/test_disk_errors
 jmoe/run/test_router_health jmoe/test_generate jmoe/cost/test_ceilings test_site
 """.split()

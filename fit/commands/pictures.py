@@ -12,8 +12,8 @@ from fit.fitted_law.law import load
 from fit.messages import lines
 from fit.planning.options import ShapeOptions, experts_to_compare, kind_and_count
 from fit.render import figures, report, tables
-from fit.render.options import ReportOptions
 from fit.render.planner import page
+from fit.render.report_options import ReportOptions
 from fit.results import JSON_VERSION
 from fit.table.table import plain, read, write
 

@@ -4,7 +4,7 @@ law.py                 a form with coefficients: losses, their intervals, its ra
 parts.py, settings.py  its parts; bounds.py, of their values; tuning.py, the best rate and batch of a model
 models.py              the models behind it; table_architecture.py and expert_widths.py, how these are built
 predictions.py         the losses of a table of models; forecast.py, the answer of fit predict
-own_counts.py          laws that count without the embedding
+law_counts.py          laws that count without the embedding
 published_draws.py     draws of published laws
 presets/               fits of our own
 """

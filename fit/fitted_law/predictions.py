@@ -10,7 +10,7 @@ import numpy as np
 
 from fit.aliases import Json
 from fit.errors import UserError
-from fit.fitted_law import own_counts, tuning
+from fit.fitted_law import law_counts, tuning
 from fit.fitted_law.law import Law, in_words
 from fit.fitted_law.tuning import BATCH, OF_MODELS, RATE, Estimate, Tuning
 from fit.table import validate
@@ -42,7 +42,7 @@ def predict(law: Law, table: Table) -> Json:
     validate.require(table, law.form.columns)
     law.check_experts_of(table)
     values = {name: table.numbers(name) for name in law.form.columns}
-    values = own_counts.columns_of_table(law, table, values)
+    values = law_counts.columns_of_table(law, table, values)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # said among the warnings
         columns = {"predicted_loss": law.predict(**values).tolist()}

@@ -8,7 +8,7 @@ import json
 import pathlib
 
 from fit.aliases import Json
-from fit.fitted_law.parts import SIMULATED
+from fit.fitted_law.parts import SIMULATED, WAYS_OF_DRAWING
 from fit.messages import sentences
 from fit.messages.units import say
 
@@ -44,3 +44,14 @@ def fits_in_words(source: str | None) -> str:
       source: where draws of a published law are from; "" or None for those of a fit.
     """
     return say(sentences.FITS_OF_SOURCE, source=source) if source else sentences.BOOTSTRAP_FITS
+
+
+def drawing_in_words(form: str, by: str | None) -> str:
+    """A bootstrap's way of resampling, in words.
+
+    Args:
+      form, by: as of a Bootstrap.
+    """
+    if form == SIMULATED:
+        return HOW
+    return WAYS_OF_DRAWING[form].format(by=by)

@@ -5,6 +5,8 @@ import dataclasses
 from fit.fitted_law.bounds import Coefficient
 from fit.form import PriorSummary
 from fit.results import NOT_IN_JSON, Record, optional
+from fit.table.reading import read_with
+from fit.table.table import Table
 
 Strings = dict[str, str]
 
@@ -65,6 +67,17 @@ class Settings(Record):
     bootstrap_form: str = dataclasses.field(default="errors", metadata=NOT_IN_JSON)
     percentiles: tuple[float, float] = dataclasses.field(default=(10.0, 90.0), metadata=NOT_IN_JSON)
     quiet: bool = dataclasses.field(default=True, metadata=NOT_IN_JSON)
+
+    def read(self, runs: object) -> Table:
+        """Reads a table of runs by the names, units, conditions and formulas that the fit was given.
+
+        Args:
+          runs: What fit.table.table.read takes; a Table is returned as it is.
+
+        Raises:
+          UserError: The table cannot be read.
+        """
+        return read_with(runs, self.columns, self.units, self.where, self.set)
 
 
 DEFAULTS = Settings()

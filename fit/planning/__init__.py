@@ -1,27 +1,29 @@
 """The best model under constraints.
 
-options.py          options of fit plan and fit compare; groups.py, those that have fields
-constraints.py      the budget and the limits of a plan; clock.py, hours as the budget
-planning.py         the plan; results.py, its dataclasses
+A plan goes through these files in this order; planning.py takes it through them, results.py has its dataclasses.
 
-What may be built:
-grid.py             shapes and layouts to choose from
-candidates.py       the question; shapes in layouts, with their seconds per token
-mesh.py             how chips share the training, and what a mesh must divide
-built.py            the model to build, with its recipe and its mesh
+1. What is asked:
+options.py          options of fit plan and fit compare
+constraints.py      the budget, FLOPs or hours, and the limits of a plan; training_chips.py, the chips
+problem.py          what a plan solves: law, architecture and constraints; on chips, also what these reach
 
-By FLOPs:
-optimum.py          the best size and tokens for each number of experts; optima.py, these as arrays
-choice.py           the shape to build near that optimum
+2. The best size, tokens and number of experts:
+optimum.py          by FLOPs in closed form or by a search, in real numbers; under hours it calls by_hours.py
 target.py           the least budget that reaches a loss
 
-By hours:
-solve.py            the best candidate
-by_time.py          speeds of models, and the best model under the other budget
-speeds.py           the speeds of all models that a page may plan, as plain values
+3. What may be built, for plans on chips and for the model to build:
+grid.py             shapes and layouts to choose from; mesh.py, what a mesh must divide
+model_grid.py       these shapes with their counts, recipe and limits
+candidates.py       these models in layouts, with their seconds per token
+by_hours.py         the best candidate within hours; Optima, the best models of both ways as arrays
 
-Parts of a plan:
+4. The model to build:
+shape_choice.py     the shape to build near an optimum by FLOPs
+buildable.py        the model with its recipe, its counts and its interval
 recipe.py           config, batch, warm-up and peak learning rate; rates.py, published laws of these
+
+5. What it takes, and how sure it is:
+modelled_speed.py   speeds of models, and the best model under the other budget
 joint_draws.py      draws of law and speeds; odds.py, how often each number of experts is the best in them
 measurement.py      what would settle that
 dense_models.py     savings against the best dense model; repeats.py, the worth of repeated text
@@ -29,14 +31,16 @@ cost.py             hours, dollars and energy; serving.py, speeds of decoding an
 extrapolation.py    sizes outside the runs of the law; plan_findings.py, what to know
 expected_tasks.py   accuracies that the model is expected to reach
 
-Answers:
+6. Answers:
 plan_answer.py      the plan in ten lines; plan_details.py, its tables and all else
 plan_config.py      the plan as a config; emitted.py checks emitted Python before it is written
-law_answer.py       the answer of fit law; law_details.py, all else; forms_answer.py, of several forms
-how_sure.py         the line on the odds; speed_lines.py, the lines on modelled speeds
+odds_line.py        the line on the odds; speed_lines.py, the lines on modelled speeds
 
 Several laws:
 compare.py          several laws on one budget; comparison.py, their dataclasses
 votes.py            what laws vote for with their draws; agreement.py, how far they lie apart; leverage.py
 compare_answer.py   the comparison in a few lines, and its tables
+
+For the page:
+page_speeds.py      the speeds of all models that a page may plan, as plain values
 """

@@ -19,21 +19,16 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fit.aliases import Array, ByName, Floats, Numbers
-from fit.fitted_law import own_counts
-from fit.fitted_law.law import ROUNDING, Law
-from fit.model import hardware
-from fit.model.architecture import BATCH_RAMP, INFERENCE, TRAINING, Architecture, Model
-from fit.model.efficiencies import Calibration
+from fit.aliases import Array, Numbers
+from fit.fitted_law.law import Law
+from fit.model.architecture import BATCH_RAMP
 from fit.model.layout import Layout
-from fit.model.shape import ModelShape
 from fit.model.step_cost import step_cost
 from fit.model.step_counts import memory_by_tokens
 from fit.planning import grid as grid_lib
 from fit.planning import mesh, rates, recipe
-from fit.planning.clock import SECONDS
-from fit.planning.constraints import Chips, Constraints
-from fit.planning.serving import Served
+from fit.planning.model_grid import ModelGrid, loss_of, take
+from fit.planning.problem import ProblemOnChips
 
 BAND = 1e-3  # candidates that lose up to this share more are evaluated, too
 BAND_OF_DRAWS = 0.1  # the same for a law with draws: in a draw (odds.py) one of them may be the best
@@ -41,252 +36,6 @@ CHUNK = 8  # shapes that are evaluated together at first
 GROWTH = 4  # factor by which more are evaluated together later
 STATE = 16  # bytes of a parameter on a device, at least: weight, two moments, gradient
 IDEAL_BATCH = 2.0**40  # tokens of a step, so many that what a step does once takes no time of a token
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Question:
-    """A question to a plan.
-
-    Attributes:
-      law: The law of the loss.
-      architecture: How models are built.
-      limits: The budget and the limits on models.
-      experts: The numbers of experts to compare, as the law counts them.
-      grid: Shapes and layouts to choose from.
-    """
-
-    law: Law
-    architecture: Architecture
-    limits: Constraints
-    experts: Floats = ()
-    grid: grid_lib.Grid = grid_lib.Grid()
-
-    @property
-    def request(self) -> grid_lib.ShapeRequest:
-        """The fields of shape and mesh that the user fixes."""
-        return self.limits.request or grid_lib.ShapeRequest()
-
-    @property
-    def padded(self) -> Architecture:
-        """The architecture with the vocabulary that is built."""
-        vocab_size = hardware.padded(self.architecture.vocab_size)
-        return dataclasses.replace(self.architecture, vocab_size=vocab_size)
-
-    @property
-    def cap(self) -> float:
-        """The most tokens to train on; infinite without a limit."""
-        return math.inf if self.limits.cap is None else float(np.asarray(self.limits.cap))
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Problem(Question):
-    """A question to a plan on chips.
-
-    Attributes:
-      chips: The chips to train on.
-      calibration: The efficiencies of the chips.
-    """
-
-    chips: Chips
-    calibration: Calibration
-
-    def tokens(self, hours: Numbers, seconds_per_token: Numbers) -> Array:
-        """Whole training tokens that hours leave beside inference tokens, each a third of one; perhaps negative."""
-        return np.floor(np.minimum(SECONDS * np.asarray(hours) / seconds_per_token - self._served, self.cap))
-
-    def hours(self, n_tokens: Numbers, seconds_per_token: Numbers) -> Array:
-        """Hours of so many training tokens and of the inference tokens."""
-        return (np.asarray(n_tokens) + self._served) * seconds_per_token / SECONDS
-
-    @property
-    def _served(self) -> Numbers:
-        """Training tokens that take as long as the inference tokens."""
-        return INFERENCE / TRAINING * self.limits.inference_tokens
-
-
-@dataclasses.dataclass(frozen=True)
-class ModelGrid:
-    """The shapes with one number of experts and one recipe: arrays [n_shapes].
-
-    Attributes:
-      shape: Fields of config.model, and their counts.
-      uncounted: Parameters of embedding and head that the law does not count.
-      as_published: Whether recipe and style are those of published models, else of the law's runs.
-      law_experts: Experts as the law counts them.
-      exact_parameters: Every weight, with norms and routers.
-      memory_bytes: Bytes of weights and cache when the model is served.
-      least_tokens, most_tokens: A run of the model has this recipe on more tokens than the first, up to the second.
-      batch_laws: The batches that the recipe allows, by training tokens.
-      limited_by: The limit that excludes the model, "memory" or "serving"; "" where none does.
-    """
-
-    shape: ModelShape
-    uncounted: Array
-    as_published: bool
-    law_experts: float
-    exact_parameters: Array
-    memory_bytes: Array
-    least_tokens: Array
-    most_tokens: Array
-    batch_laws: rates.BatchLaws
-    limited_by: Array
-
-    @functools.cached_property
-    def n_active(self) -> Array:
-        """Active parameters with embedding and head."""
-        return np.asarray(self.shape.n_active)
-
-    @functools.cached_property
-    def n_total(self) -> Array:
-        """All parameters with embedding and head."""
-        return np.asarray(self.shape.n_total)
-
-    def has_recipe(self, n_tokens: Array) -> Array:
-        """Whether a run of each model on so many tokens has this recipe, [n_shapes]."""
-        return (n_tokens > self.least_tokens) & (n_tokens <= self.most_tokens)
-
-    def tokens_by_flops(self, limits: Constraints) -> Array:
-        """Whole training tokens that FLOPs leave to each model, [n_shapes]. limits: with one budget for all."""
-        return np.broadcast_to(np.floor(limits.tokens(self.n_active)), self.n_active.shape)
-
-    def of(self, rows: Array) -> ModelShape:
-        """The shapes of these rows."""
-        return take(self.shape, rows)
-
-
-def take(shape: ModelShape, rows: Array) -> ModelShape:
-    """Rows of a grid of shapes."""
-    fields = {field.name: getattr(shape, field.name) for field in dataclasses.fields(shape)}
-    return ModelShape(**{name: value[rows] if np.ndim(value) else value for name, value in fields.items()})
-
-
-def loss_of(
-    problem: Question, models: ModelGrid, rows: Array | slice, n_tokens: Array, coefficients: ByName | None = None
-) -> Array:
-    """The law's loss of shapes on so many tokens, infinite on less than one.
-
-    Args:
-      problem: With the law.
-      models: The shapes.
-      rows: Which of them, [n].
-      n_tokens: Training tokens of each, [..., n].
-      coefficients: By name, in place of the law's; they broadcast with n_tokens.
-    """
-    law = problem.law
-    tokens = np.maximum(n_tokens, 1.0)
-    n_active = models.n_active[rows] - models.uncounted[rows]
-    coefficients = coefficients or law.coefficients
-    if law.closed_form:
-        loss = law.chinchilla_coefficients_at(models.law_experts, coefficients).loss(n_active, tokens)
-    else:
-        n_total = models.n_total[rows] - models.uncounted[rows]
-        counts = dict(n_active=n_active, n_total=n_total, n_tokens=tokens)
-        loss = law.loss(coefficients, problem.padded.structure(models.law_experts) | counts)
-    return np.where(n_tokens >= 1, loss, np.inf)
-
-
-def models_of(problem: Question, n_experts: float) -> list[ModelGrid]:
-    """The models with one number of experts as the law counts them, by recipe: that of the runs, then the published."""
-    architecture = problem.architecture
-    if not architecture.has_enough_experts(n_experts):
-        return []
-    routed = nearest_experts(architecture, n_experts)
-    by_recipe = [_models(problem, routed, as_published) for as_published in (False, True)]
-    return [models for models in by_recipe if len(models.exact_parameters)]
-
-
-def nearest_experts(architecture: Architecture, n_experts: float) -> int:
-    """The trainer's number of experts that the law counts most nearly as n_experts."""
-
-    def distance(routed: int) -> float:
-        """Distance, in ln, of the law's count of so many experts from n_experts."""
-        return abs(math.log(hardware.law_experts(architecture, routed) / n_experts))
-
-    return min(hardware.whole_experts(architecture, n_experts), key=distance)
-
-
-def _models(problem: Question, routed: int, as_published: bool) -> ModelGrid:
-    """The models of one recipe. `routed`: experts as the trainer counts them."""
-    style = hardware.style_of(problem.padded, as_published, problem.request.fixed)
-    shape = grid_lib.shapes(problem.grid, problem.padded, style, routed)
-    has_recipe, least, most = _tokens_of_recipe(problem, shape, as_published)
-    rows = np.flatnonzero(has_recipe)
-    architecture = problem.padded
-    return _described(problem, architecture, take(shape, rows), as_published, least[rows], most[rows])
-
-
-def whole_models(question: Question, n_experts: float, models: list[Model]) -> ModelGrid:
-    """Models of whole blocks and heads of the architecture's own shape, with the recipe of the law's runs."""
-    fields = {}
-    for name in (*grid_lib.SHAPE_FIELDS, "n_blocks"):
-        fields[name] = np.array([getattr(model.shape, name) for model in models], float)
-    shape = dataclasses.replace(models[0].shape, **fields)
-    no_tokens = np.zeros(len(models))
-    described = _described(question, question.architecture, shape, False, no_tokens, np.full(len(models), np.inf))
-    return dataclasses.replace(described, law_experts=n_experts)
-
-
-def _tokens_of_recipe(problem: Question, shape: ModelShape, as_published: bool) -> tuple[Array, Array, Array]:
-    """(whether runs of each shape can have a recipe, on more tokens than, up to), arrays [n_shapes].
-
-    Small models have the recipe of the law's runs. Large ones have the published recipe where their size or their
-    tokens lie beyond the runs.
-    """
-    law = problem.law
-    base, _ = recipe.runs_config(law, False)
-    inside = np.asarray(shape.n_active - shape.embedding_and_head)
-    is_large = inside >= rates.SMALLEST
-    counts = dict(n_active=shape.n_active, n_total=shape.n_total)
-    if not law.counts_embedding:
-        counts["n_total"] = shape.n_total - shape.embedding_and_head
-    is_beyond = np.full(inside.shape, problem.request.family or base is None)
-    for name, values in counts.items():
-        if name in law.form.columns and name in law.ranges:
-            is_beyond |= values > law.ranges[name][1] * (1 + ROUNDING)
-    most_of_runs = math.inf
-    if "n_tokens" in law.ranges:
-        most_of_runs = law.ranges["n_tokens"][1] * (1 + ROUNDING)
-    if as_published:
-        has_recipe = is_large & (is_beyond | math.isfinite(most_of_runs))
-        return has_recipe, np.where(is_beyond, 0.0, most_of_runs), np.full(len(inside), np.inf)
-    return ~is_large | ~is_beyond, np.zeros(len(inside)), np.where(is_large, most_of_runs, np.inf)
-
-
-def _described(  # noqa: PLR0913  what describes models
-    problem: Question, architecture: Architecture, shape: ModelShape, as_published: bool, least: Array, most: Array
-) -> ModelGrid:
-    """The ModelGrid of these shapes of an architecture. least, most: least_tokens and most_tokens of ModelGrid."""
-    limits = problem.limits
-    routed = int(np.asarray(shape.n_experts))
-    final_norm = as_published or architecture.final_norm
-    exact = np.asarray(shape.exact_parameters(as_published, final_norm))
-    cache_bytes = np.asarray(limits.bytes_per_kv_element * shape.kv_elements(limits.kv_tokens))
-    memory_bytes = limits.bytes_per_parameter * exact + cache_bytes
-    return ModelGrid(
-        shape=shape,
-        uncounted=own_counts.uncounted_rows(problem.law, architecture) * np.asarray(shape.d_model),
-        as_published=as_published,
-        law_experts=hardware.law_experts(problem.architecture, routed),
-        exact_parameters=exact,
-        memory_bytes=memory_bytes,
-        least_tokens=least,
-        most_tokens=most,
-        batch_laws=recipe.batch_laws_of(problem.law, shape),
-        limited_by=_limited_by(limits, shape, memory_bytes, cache_bytes),
-    )
-
-
-def _limited_by(limits: Constraints, shape: ModelShape, memory_bytes: Array, cache_bytes: Array) -> Array:
-    """The limit on the served model that each shape exceeds; "" where it exceeds none."""
-    limited_by = np.full(memory_bytes.shape, "", dtype=object)
-    serving = limits.serving
-    if serving is not None:
-        served = Served.of(shape, limits.bytes_per_parameter, cache_bytes)
-        limited_by[serving.step_seconds(served) > serving.most_seconds] = "serving"
-        limited_by[memory_bytes > serving.chips.memory] = "memory"
-    if limits.memory_bytes is not None:
-        limited_by[memory_bytes > limits.memory_bytes] = "memory"
-    return limited_by
 
 
 @dataclasses.dataclass(frozen=True)
@@ -327,7 +76,7 @@ class Candidates:
         names = [field.name for field in dataclasses.fields(self) if field.name != "models"]
         return dataclasses.replace(self, **{name: getattr(self, name)[rows] for name in names})
 
-    def tokens(self, problem: Problem, hours: Numbers) -> Array:
+    def tokens(self, problem: ProblemOnChips, hours: Numbers) -> Array:
         """Whole training tokens of each in so many hours [...]: [..., n]; 0 where these are fewer than it may have."""
         tokens = problem.tokens(np.asarray(hours)[..., None], self.seconds_per_token)
         tokens = np.minimum(tokens, self.most)
@@ -340,7 +89,7 @@ def joined(parts: list[Candidates]) -> Candidates:
     return Candidates(parts[0].models, *(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
 
-def least_seconds(problem: Problem, models: ModelGrid) -> Array:
+def least_seconds(problem: ProblemOnChips, models: ModelGrid) -> Array:
     """A lower bound of the seconds of a token on one chip, in any layout: those of products and memory alone."""
     chip = problem.chips.chip
     reached = problem.calibration.efficiencies(problem.chips.kind)
@@ -362,7 +111,7 @@ def sequence_of(law: Law, as_published: bool) -> int:
 
 
 def in_hours(
-    problem: Problem, by_recipe: list[ModelGrid], hours: tuple[float, float], at_most: float = math.inf
+    problem: ProblemOnChips, by_recipe: list[ModelGrid], hours: tuple[float, float], at_most: float = math.inf
 ) -> list[Candidates]:
     """The candidates that could be the best between two numbers of hours, or lose little more.
 
@@ -392,12 +141,12 @@ def in_hours(
     return [found[i] for i in sorted(found)]
 
 
-def least_loss(problem: Problem, models: ModelGrid, hours: float) -> float:
+def least_loss(problem: ProblemOnChips, models: ModelGrid, hours: float) -> float:
     """A lower bound of the losses of all shapes in so many hours; infinite where limits exclude them all."""
     return _Search(problem, models, (hours, hours)).least_loss
 
 
-def on_tokens(problem: Problem, models: ModelGrid, rows: Array, n_tokens: Array) -> Candidates | None:
+def on_tokens(problem: ProblemOnChips, models: ModelGrid, rows: Array, n_tokens: Array) -> Candidates | None:
     """The candidates of shapes that may be trained on so many tokens.
 
     Args:
@@ -414,7 +163,7 @@ def on_tokens(problem: Problem, models: ModelGrid, rows: Array, n_tokens: Array)
     return joined(parts) if parts else None
 
 
-def trained_on(problem: Problem, models: ModelGrid, rows: Array, n_tokens: Array) -> Array:
+def trained_on(problem: ProblemOnChips, models: ModelGrid, rows: Array, n_tokens: Array) -> Array:
     """Those of the rows that have candidates. The arguments are those of `on_tokens`."""
     search = _Search(problem, models, n_tokens=n_tokens)
     fitting = search.fitting(rows, search.counts)
@@ -426,7 +175,7 @@ class _Search:
 
     def __init__(
         self,
-        problem: Problem,
+        problem: ProblemOnChips,
         models: ModelGrid,
         hours: tuple[float, float] = (math.inf, math.inf),
         n_tokens: Array | None = None,
@@ -459,7 +208,7 @@ class _Search:
         shape = self.models.shape
         stored = shape.routed_weights + shape.dense_weights + shape.embedding_and_head
         chips = self.problem.chips
-        return np.asarray(STATE * stored <= chips.room * self.counts[-1] * chips.chip.memory)
+        return np.asarray(STATE * stored <= chips.memory_share * self.counts[-1] * chips.chip.memory)
 
     @functools.cached_property
     def by_bound(self) -> tuple[Array, Array]:
@@ -568,7 +317,7 @@ class _Search:
             fits = _shortest_expert_axes(fits, count, model)
         # devices hold at least the weights, each a part of those of its model axis
         stored = (shape.routed_weights + shape.dense_weights) / model + shape.embedding_and_head
-        fits &= STATE * stored / (data * expert) <= chips.room * chips.device_memory
+        fits &= STATE * stored / (data * expert) <= chips.memory_share * chips.device_memory
         could_be_best = np.full((len(rows), len(counts)), True)
         if np.isfinite(self.fastest[rows]).any():
             could_be_best &= self.floor[rows, None] / counts <= self.fastest[rows, None]
@@ -619,7 +368,7 @@ class _Search:
         remats: [n_remats, 1]. The results are [n_remats, n].
         """
         memory = memory_by_tokens(self.models.of(pairs.row), layout_of(self.problem, pairs, remats))
-        limit = self.problem.chips.room * self.problem.chips.device_memory
+        limit = self.problem.chips.memory_share * self.problem.chips.device_memory
         devices = pairs.data * pairs.expert
         return devices * memory.most_tokens(limit, False), devices * memory.most_tokens(limit, True)
 
@@ -639,7 +388,7 @@ class _Search:
         return np.where(whole <= most_whole, whole, part)
 
 
-def layout_of(problem: Problem, candidates: Candidates, remat: str | Array) -> Layout:
+def layout_of(problem: ProblemOnChips, candidates: Candidates, remat: str | Array) -> Layout:
     """The layouts of candidates with one remat, or with one for each."""
     return Layout(
         batch_tokens=candidates.batch_tokens,

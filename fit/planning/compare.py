@@ -14,7 +14,7 @@ import numpy as np
 
 from fit.aliases import Array, Floats, Json
 from fit.errors import UserError
-from fit.fitted_law import own_counts
+from fit.fitted_law import law_counts
 from fit.fitted_law.law import Law, in_words, load
 from fit.messages.finding import Finding, finding
 from fit.model.architecture import Architecture, training_flops
@@ -22,24 +22,24 @@ from fit.model.reference_model import PublishedModel
 from fit.model.step_counts import KEPT
 from fit.planning import (
     agreement,
-    by_time,
+    by_hours,
     compare_answer,
     cost,
     leverage,
+    modelled_speed,
     optimum,
     plan_findings,
-    solve,
     target,
     votes,
 )
 from fit.planning.comparison import Comparison, DenseAnswer, LawAnswer, NoAnswer, ReferenceAnswer, VotesOfLaw
 from fit.planning.constraints import Constraints
-from fit.planning.grid import ShapeRequest
 from fit.planning.options import BudgetOptions
+from fit.planning.problem import problem_on_chips
 from fit.planning.results import ClockComparison, Serving, Speed
 
 LAWS = ("joint-moe-2025", "sparsity-2025", "fine-grained-2024", "comprehensive-2025", "chinchilla-refit-2024")
-SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 32)
+GRANULARITIES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 32)
 MOST_SHARED = 64  # numbers of shared experts that are tried
 ABOUT = (
     "Losses are not set against each other: every law has its own text and tokenizer. Each law's best is measured "
@@ -54,25 +54,25 @@ def compare(laws: Sequence[Law], options: BudgetOptions) -> Comparison:
     Raises:
       UserError: No law has a feasible model, or a law cannot be planned with.
     """
-    question = SharedQuestion(
+    shared = SharedProblem(
         shape=options.shape_fields,
         constraints=options.constraints_of_all_laws(),
         experts=options.experts,
         used=options.shape.used,
         reference=options.reference_model,
         hours=options.hours if options.is_by_time else None,
-        shapes=options.shapes if options.is_by_time or options.prices_by_time else None,
+        prices_by_time=options.prices_by_time,
         speeds=options.speeds,
     )
-    result = compare_laws(laws, question)
+    result = compare_laws(laws, shared)
     if options.verbose:
         return dataclasses.replace(result, answer_of=compare_answer.verbose)
     return result
 
 
 @dataclasses.dataclass(frozen=True)
-class SharedQuestion:
-    """A question to every law of a comparison.
+class SharedProblem:
+    """What every law of a comparison solves.
 
     Attributes:
       shape: {field of Architecture: value}: vocab_size, width_per_block, and others where they are given.
@@ -81,7 +81,7 @@ class SharedQuestion:
       used: Widths of experts that a token may use, for laws that read it; None takes each law's own.
       reference: A model to set beside each law's best.
       hours: Hours as the budget, in place of the FLOPs of the constraints.
-      shapes: Where speeds are modelled: what the user fixes of the shape of models.
+      prices_by_time: Whether FLOPs are the budget, and hours follow from modelled speeds.
       speeds: Path of a table of the user's speeds, or None.
     """
 
@@ -91,27 +91,27 @@ class SharedQuestion:
     used: Sequence[float] | None = None
     reference: PublishedModel | None = None
     hours: float | None = None
-    shapes: ShapeRequest | None = None
+    prices_by_time: bool = False
     speeds: str | None = None
 
 
-def compare_laws(laws: Sequence[Law], question: SharedQuestion) -> Comparison:
+def compare_laws(laws: Sequence[Law], shared: SharedProblem) -> Comparison:
     """As `compare`, without its options."""
     answers: list[LawAnswer] = []
     infeasible: list[NoAnswer] = []
     for law in laws:
-        response = answer(law, question)
+        response = answer(law, shared)
         if isinstance(response, NoAnswer):
             infeasible.append(response)
         else:
             answers.append(response)
     if not answers:
         raise UserError(infeasible[0].why)
-    constraints = question.constraints.to_json()
-    if question.hours is not None:
-        constraints = dict(hours=question.hours) | constraints
+    constraints = shared.constraints.to_json()
+    if shared.hours is not None:
+        constraints = dict(hours=shared.hours) | constraints
     return Comparison(
-        **question.shape,
+        **shared.shape,
         constraints=constraints,
         about=ABOUT,
         laws=answers,
@@ -119,7 +119,7 @@ def compare_laws(laws: Sequence[Law], question: SharedQuestion) -> Comparison:
         agreement=agreement.agreement(agreement.counted(answers)),
         votes=votes.together(agreement.counted(answers)),
         findings=agreement.findings(answers),
-        like=counts(question.reference) if question.reference else None,
+        like=counts(shared.reference) if shared.reference else None,
         answer_of=compare_answer.answer,
     )
 
@@ -150,8 +150,8 @@ def of_reference_model(reference: PublishedModel, law: Law, shape: Json, constra
     if not isinstance(constraints.flops, float):  # none, or FLOPs by number of experts
         return counts(reference)
     others = [other for other in map(load, LAWS) if other.name != law.name and other.knows_experts]
-    question = SharedQuestion(shape=shape, constraints=constraints, reference=reference)
-    responses = [answer(each, question) for each in (law, *others)]
+    shared = SharedProblem(shape=shape, constraints=constraints, reference=reference)
+    responses = [answer(each, shared) for each in (law, *others)]
     return counts(reference) | dict(laws=[response for response in responses if isinstance(response, LawAnswer)])
 
 
@@ -168,12 +168,12 @@ def _reference_answer(
     if n_tokens < 1:
         return None
     its_architecture = reference.architecture()
-    uncounted = own_counts.uncounted_rows(law, its_architecture) * reference.shape.d_model
+    uncounted = law_counts.uncounted_rows(law, its_architecture) * reference.shape.d_model
     columns = reference.columns(uncounted, bool(law.models.architecture))
     if law.only_experts is not None and not np.isclose(float(columns["n_experts"]), law.only_experts):
         return None
     loss = float(law.loss(law.coefficients, columns | dict(n_tokens=n_tokens)))
-    counted = own_counts.size(law, its_architecture, reference.n_active, reference.shape.d_model)
+    counted = law_counts.counted_n_active(law, its_architecture, reference.n_active, reference.shape.d_model)
     within = Constraints(flops=constraints.flops, inference_tokens=constraints.inference_tokens)
     least = 1e-6 * constraints.flops
     needed = target.least_flops(law, float(n_experts), architecture, within, loss, least, 1e6)
@@ -185,15 +185,15 @@ def _reference_answer(
     )
 
 
-def answer(law: Law, question: SharedQuestion) -> LawAnswer | NoAnswer:
+def answer(law: Law, shared: SharedProblem) -> LawAnswer | NoAnswer:
     """The law's best architecture, its best dense one, and the reference model beside them."""
-    experts = question.experts
+    experts = shared.experts
     if experts is not None and law.of_mixtures and law.only_experts is not None and law.only_experts not in experts:
         return NoAnswer(law=law.name, why=law.only_words)
     if experts is None or law.fixes_experts or not law.knows_experts:
         experts = law.experts
     numbers = np.array(experts, float)
-    best = _best(law, question, numbers, question.used)
+    best = _best(law, shared, numbers, shared.used)
     architecture = best.architecture
     constraints = best.constraints
     if best.solved is None:
@@ -203,24 +203,24 @@ def answer(law: Law, question: SharedQuestion) -> LawAnswer | NoAnswer:
     width = model["d_model"]
     n_blocks = width / architecture.width_per_block
     memory_bytes = float(constraints.memory(architecture, width, e))
-    if constraints.clock is not None:
-        chosen = solve.best_of(law, architecture, constraints, e)
+    if constraints.time_budget is not None:
+        chosen = by_hours.best_of(law, architecture, constraints, e)
         assert chosen is not None
         n_blocks = chosen.n_blocks
         memory_bytes = chosen.memory_bytes
         width = float(architecture.d_model(model["n_active"], e))  # of the architecture's own depth at its size
-    counted = own_counts.seen_by(law, architecture)
+    counted = law_counts.with_law_vocabulary(law, architecture)
     columns = counted.columns(width, e, law.counts_embedding)
     counted_flops = training_flops(float(counted.n_active(width, e)), model["n_tokens"])
     flops = training_flops(model["n_active"], model["n_tokens"])
     outside = law.extrapolation(**columns, n_tokens=model["n_tokens"], flops=counted_flops)
     speed = clock = like = None
-    if question.hours is not None:
-        speed, clock = _by_the_clock(law, architecture, constraints, model, numbers)
-    elif question.shapes:
-        speed, clock = _priced(law, architecture, question, model, numbers)
-    if question.reference:
-        like = _reference_answer(question.reference, law, e, architecture, constraints)
+    if shared.hours is not None:
+        speed, clock = _speed_under_hours(law, architecture, constraints, model, numbers)
+    elif shared.prices_by_time:
+        speed, clock = _speed_under_flops(law, architecture, shared, model, numbers)
+    if shared.reference:
+        like = _reference_answer(shared.reference, law, e, architecture, constraints)
     response = LawAnswer(
         **model,
         law=law.name,
@@ -237,19 +237,19 @@ def answer(law: Law, question: SharedQuestion) -> LawAnswer | NoAnswer:
         chose_experts=law.knows_experts and not law.fixes_experts,
         at_edge=plan_findings.is_best_at_edge(law, experts, e),
         not_bounded=e == max(experts) and plan_findings.not_bounded(law, architecture, constraints),
-        finest=bool(len(_splits(law)) > 1 and architecture.granularity == max(_splits(law))),
-        extrapolation=[*outside, *own_counts.shape_outside(law, architecture, model["d_model"], n_blocks)],
+        finest=bool(len(_granularities(law)) > 1 and architecture.granularity == max(_granularities(law))),
+        extrapolation=[*outside, *law_counts.shape_outside(law, architecture, model["d_model"], n_blocks)],
         embedding_share=plan_findings.embedding_share(architecture, model["d_model"], model["n_active"]),
-        not_read=_not_read(law, question),
-        leverage=leverage.of_split(e, architecture.granularity, flops, architecture.active_width) if e > 1 else None,
-        dense=_dense(law, question, constraints, model["loss"]),
+        not_read=_not_read(law, shared),
+        leverage=_leverage(architecture, e, flops),
+        dense=_dense(law, shared, constraints, model["loss"]),
         findings=[],
         votes=_votes(law, best, numbers),
         speed=speed,
         clock=clock,
         serving=_serving(architecture, constraints, model | dict(d_model=width), memory_bytes),
         like=like,
-        explicit=("like",) if question.reference else (),
+        explicit=("like",) if shared.reference else (),
     )
     return dataclasses.replace(response, findings=[*_findings(response)])
 
@@ -282,6 +282,13 @@ def _findings(answer: LawAnswer) -> Iterator[Finding]:
         yield finding("law_dense", law=answer.dense.law)
 
 
+def _leverage(architecture: Architecture, n_experts: float, flops: float) -> Json | None:
+    """The efficiency leverage of a mixture; None for a dense model."""
+    if n_experts == 1:
+        return None
+    return leverage.of_architecture(n_experts, architecture.granularity, flops, architecture.active_width)
+
+
 def _votes(law: Law, best: "_Best", experts: Array) -> VotesOfLaw | None:
     """How the law divides its vote among numbers of experts; None unless it chooses among several."""
     if not law.knows_experts or law.fixes_experts or len(experts) < 2:
@@ -300,58 +307,58 @@ def _serving(architecture: Architecture, constraints: Constraints, model: Json, 
     return cost.serving_of(served, memory_bytes, routed_experts, constraints.chips)
 
 
-def _by_the_clock(
+def _speed_under_hours(
     law: Law, architecture: Architecture, constraints: Constraints, model: Json, experts: Array
 ) -> tuple[Speed, ClockComparison]:
     """The speed of a law's best model, and what FLOPs would choose of these numbers of experts."""
-    chosen = solve.best_of(law, architecture, constraints, model["n_experts"])
+    chosen = by_hours.best_of(law, architecture, constraints, model["n_experts"])
     assert chosen is not None
     allowed = experts[architecture.has_enough_experts(experts)]
-    trained = [e for e in allowed if solve.trains_any(law, architecture, constraints, float(e))]
-    return by_time.speed_of_best(chosen), by_time.against_flops(law, architecture, constraints, model, trained)
+    trained = [e for e in allowed if by_hours.trains_any(law, architecture, constraints, float(e))]
+    comparison = modelled_speed.against_flops(law, architecture, constraints, model, trained)
+    return modelled_speed.speed_of_best(chosen), comparison
 
 
-def _priced(
-    law: Law, architecture: Architecture, question: SharedQuestion, model: Json, experts: Array
+def _speed_under_flops(
+    law: Law, architecture: Architecture, shared: SharedProblem, model: Json, experts: Array
 ) -> tuple[Speed | None, ClockComparison | None]:
     """The speed of the best model by FLOPs, and what the same hours would choose.
 
     Both are None where the chips train no such model.
     """
-    constraints = question.constraints
-    shapes = question.shapes
+    constraints = shared.constraints
     chips = constraints.chips
-    assert chips is not None and shapes is not None
-    calibration = by_time.calibration_of(law, architecture, chips, shapes, question.speeds)
+    assert chips is not None and constraints.request is not None
+    calibration = modelled_speed.calibration_of(law, architecture, chips, constraints.request, shared.speeds)
     constraints = dataclasses.replace(constraints, calibration=calibration)
     n_experts = model["n_experts"]
-    problem = solve.problem_of(law, architecture, constraints)
-    speed = by_time.speed_of_optimum(problem, n_experts, model["n_active"], model["n_tokens"])
+    problem = problem_on_chips(law, architecture, constraints)
+    speed = modelled_speed.speed_of_optimum(problem, n_experts, model["n_active"], model["n_tokens"])
     if speed is None:
         return None, None
     allowed = experts[architecture.has_enough_experts(experts)]
-    hours = by_time.hours_with_serving(constraints, model["n_tokens"], speed)
-    return speed, by_time.against_hours(problem, n_experts, hours, allowed)
+    hours = modelled_speed.hours_with_serving(constraints, model["n_tokens"], speed)
+    return speed, modelled_speed.against_hours(problem, n_experts, hours, allowed)
 
 
-def _splits(law: Law) -> Sequence[int]:
-    """The SPLITS of an expert that lie within the law's data; [1] where a split makes no difference to the law."""
+def _granularities(law: Law) -> Sequence[int]:
+    """The GRANULARITIES within the law's data; [1] where granularity makes no difference to the law."""
     columns = [name for name in ("top_k", "granularity") if name in law.form.columns]
     if not columns:
         return [1]
-    return [k for k in SPLITS if all(k <= law.ranges.get(name, (1, k))[1] for name in columns)]
+    return [k for k in GRANULARITIES if all(k <= law.ranges.get(name, (1, k))[1] for name in columns)]
 
 
-def _not_read(law: Law, question: SharedQuestion) -> Json:
+def _not_read(law: Law, shared: SharedProblem) -> Json:
     """{option: value} that is given but that the law has no column for."""
     not_read = {}
-    kv_share = question.shape.get("kv_share")
+    kv_share = shared.shape.get("kv_share")
     if kv_share not in (None, 1.0):
         not_read["kv_share"] = kv_share
-    n_dense = question.shape.get("n_dense")
+    n_dense = shared.shape.get("n_dense")
     if n_dense not in (None, 0):
         not_read["dense_blocks"] = n_dense
-    used = question.used
+    used = shared.used
     if used and list(used) != [1.0] and law.of_mixtures and not law.reads_used:
         not_read["used"] = ",".join(f"{u:g}" for u in used)
     return not_read
@@ -373,10 +380,10 @@ def architectures_to_try(law: Law, shape: Json, used: Sequence[float] | None) ->
     if "shared_share" in law.form.columns:
         most_shared = law.ranges.get("shared_share", (0, 1))[1]
     widths = used if used and law.reads_used else (1.0,)
-    splits = [shape["granularity"]] if "granularity" in shape else _splits(law)
+    granularities = [shape["granularity"]] if "granularity" in shape else _granularities(law)
     architectures = []
     for u in widths:
-        for k in splits:
+        for k in granularities:
             for s in [shape["shared"]] if "shared" in shape else _shared_of(u * k):
                 is_whole = s <= most_shared * u * k and float(u * k).is_integer()
                 if "shared" in shape or is_whole:
@@ -406,18 +413,18 @@ class _Best:
     constraints: Constraints
 
 
-def _best(law: Law, question: SharedQuestion, experts: Array, used: Sequence[float] | None) -> _Best:
+def _best(law: Law, shared: SharedProblem, experts: Array, used: Sequence[float] | None) -> _Best:
     """The model of the law's least loss."""
-    architectures = architectures_to_try(law, question.shape, used)
-    constraints = _with_hours(law, architectures[0], question)
-    if constraints.clock is not None:
-        architecture, reached = solve.best_architecture(law, architectures, constraints, experts)
+    architectures = architectures_to_try(law, shared.shape, used)
+    constraints = _with_hours(law, architectures[0], shared)
+    if constraints.time_budget is not None:
+        architecture, reached = by_hours.best_architecture(law, architectures, constraints, experts)
         architectures = [architecture]
         if architecture.shared == 0:  # then models of the coarse grid are models of the fine one
-            constraints = constraints.with_clock(at_most=reached)
+            constraints = constraints.with_time_budget(at_most=reached)
     elif len(architectures) > 1 and constraints.chips is not None and constraints.request is not None:
         # the sizes that chips hold are those of the paper's shapes here, which are known at once
-        coarse = dataclasses.replace(question, constraints=dataclasses.replace(constraints, request=None))
+        coarse = dataclasses.replace(shared, constraints=dataclasses.replace(constraints, request=None))
         architectures = [_best(law, coarse, experts, used).architecture]
     best = None
     lowest = math.inf
@@ -432,19 +439,20 @@ def _best(law: Law, question: SharedQuestion, experts: Array, used: Sequence[flo
     return best or _Best(None, architectures[0], 0, constraints)
 
 
-def _with_hours(law: Law, architecture: Architecture, question: SharedQuestion) -> Constraints:
-    """The constraints of a question, with its hours as the budget where it has some."""
-    constraints = question.constraints
-    if constraints.clock is not None:
-        return constraints.with_clock(at_most=math.inf)
-    if question.hours is None:
+def _with_hours(law: Law, architecture: Architecture, shared: SharedProblem) -> Constraints:
+    """The constraints of a problem, with its hours as the budget where it has some."""
+    constraints = shared.constraints
+    if constraints.time_budget is not None:
+        return constraints.with_time_budget(at_most=math.inf)
+    if shared.hours is None:
         return constraints
-    assert constraints.chips is not None and question.shapes is not None
-    calibration = by_time.calibration_of(law, architecture, constraints.chips, question.shapes, question.speeds)
-    return by_time.in_hours(constraints, question.hours, calibration, question.shapes)
+    chips = constraints.chips
+    assert chips is not None and constraints.request is not None
+    calibration = modelled_speed.calibration_of(law, architecture, chips, constraints.request, shared.speeds)
+    return constraints.in_hours(shared.hours, calibration)
 
 
-def _dense(law: Law, question: SharedQuestion, constraints: Constraints, loss: float) -> DenseAnswer | None:
+def _dense(law: Law, shared: SharedProblem, constraints: Constraints, loss: float) -> DenseAnswer | None:
     """The best dense model by the law, or by the dense law of the same paper; None where none is feasible.
 
     constraints: those of the law's best model. loss: its loss.
@@ -452,15 +460,15 @@ def _dense(law: Law, question: SharedQuestion, constraints: Constraints, loss: f
     if not law.knows_dense:
         return None
     dense_law = load(law.dense) if law.published and law.dense else law
-    question = dataclasses.replace(question, constraints=constraints)
-    best = _best(dense_law, question, np.array([1.0]), None)
+    shared = dataclasses.replace(shared, constraints=constraints)
+    best = _best(dense_law, shared, np.array([1.0]), None)
     if best.solved is None:
         return None
     model = best.solved.row(best.index)
     ratio = {}
     if best.constraints.has_budget:
         needed = target.least_flops(dense_law, 1.0, best.architecture, best.constraints, loss)
-        name = "hours_ratio" if question.hours is not None else "flops_ratio"
+        name = "hours_ratio" if shared.hours is not None else "flops_ratio"
         ratio = {name: None if needed is None else needed / best.constraints.amount}
     return DenseAnswer(
         **model,

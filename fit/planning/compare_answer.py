@@ -91,7 +91,7 @@ def _details(result: Comparison) -> Iterator[list[Line]]:
     ratio = "dense hours" if "hours" in result.constraints else "dense FLOPs"
     heads = dict(wide=str(wide), granularity="split", below="below dense", ratio=ratio, size_bound="size bound by")
     yield [lines.rows(table(LAWS, rows, **heads))]
-    yield [*_by_the_clock([answer for answer in result.laws if answer.speed])]
+    yield [*_speeds([answer for answer in result.laws if answer.speed])]
     yield [*_serving(result)]
     yield [Line("", result.about)]
     yield [Line(answer.law, str(finding)) for answer in result.laws for finding in answer.findings]
@@ -116,7 +116,7 @@ def _law_row(answer: LawAnswer, wide: int) -> Json:
     return {**answer, **columns}
 
 
-def _by_the_clock(answers: list[LawAnswer]) -> Iterator[Line]:
+def _speeds(answers: list[LawAnswer]) -> Iterator[Line]:
     """The speed of each law's best model, and what FLOPs would choose instead. Yields nothing without answers."""
     head = ""
     rows = []

@@ -21,7 +21,7 @@ class DenseAnswer(Record):
       law: The law that it follows: of the same paper, if not the law itself.
       loss_saved_share: Share of its loss by which the law's best model is better.
       flops_ratio: FLOPs with which a dense model reaches the best's loss, over those given; None where no budget does.
-      hours_ratio: The same with by="time".
+      hours_ratio: The same where hours are the budget.
     """
 
     n_experts: int

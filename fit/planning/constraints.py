@@ -1,4 +1,4 @@
-"""The constraints of a plan, chips among them, and what they leave to a model of a size.
+"""The constraints of a plan, and what they leave to a model of a size.
 
 Axes: numbers may be arrays that broadcast with the numbers of experts; results have their common shape.
 """
@@ -6,7 +6,6 @@ Axes: numbers may be arrays that broadcast with the numbers of experts; results 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -14,155 +13,28 @@ from typing import Any
 import numpy as np
 
 from fit.aliases import Array, Json, Numbers, Opt
-from fit.model import step_counts
 from fit.model.architecture import INFERENCE, TRAINING, Architecture
-from fit.model.chips import CHIPS, Chip
 from fit.model.efficiencies import Calibration
-from fit.model.layout import Layout
-from fit.model.shape import ModelShape
-from fit.planning.clock import SECONDS, Clock
-from fit.planning.grid import MODEL_AXES, ShapeRequest, divisors
-from fit.planning.serving import BATCHES, Requirement, Served
-
-ROW = 512  # tokens of a row of the paper's recipe
-GROUP = 8192  # tokens that it routes together
-MOST_DATA = 2**40  # devices of a data axis that are tried
-ROOM = 0.85  # share of a device's memory that a step on a chosen mesh may take, whose estimate is within 15%
+from fit.planning.grid import Grid, ShapeRequest
+from fit.planning.serving import Requirement, Served
+from fit.planning.training_chips import Chips
 
 
 @dataclasses.dataclass(frozen=True)
-class Chips:
-    """Chips of one kind to train on.
+class TimeBudget:
+    """Hours on chips as the budget of a plan: each model trains at its own modelled speed.
 
     Attributes:
-      kind: a key of CHIPS.
-      count: how many there are.
-      mfu: model FLOPs utilisation that training reaches, a number or {n_experts: number}.
-      dollars_per_hour: price of one chip, or None.
-      devices: chips of the same kind that serve the trained model together.
-      mesh: the smallest step on the mesh to cost the training on.
-      room: the share of their memory that training may take.
-      serve_batch: sequences that are decoded at once, of which a plan shows the speed beside serving.BATCHES.
-      mfu_is_assumed: whether nobody gave the mfu.
+      hours: the budget.
+      calibration: the efficiencies of the chips.
+      grid: shapes and layouts to choose from.
+      at_most: a loss that is reached otherwise: the search may skip models that lose more.
     """
 
-    kind: str
-    count: int
-    mfu: float | dict
-    dollars_per_hour: float | None = None
-    devices: int = 1
-    mesh: Layout | None = None
-    room: float = 1.0
-    serve_batch: int = BATCHES[-1]
-    mfu_is_assumed: bool = False
-
-    @property
-    def chip(self) -> Chip:
-        """The Chip of this kind."""
-        return CHIPS[self.kind]
-
-    @property
-    def n_devices(self) -> int:
-        """Devices of a mesh of all chips."""
-        return self.count * self.chip.devices
-
-    @property
-    def device_memory(self) -> float:
-        """Bytes of one device."""
-        return self.chip.memory / self.chip.devices
-
-    @property
-    def memory(self) -> float:
-        """Bytes of all chips."""
-        return self.count * self.chip.memory
-
-    def least_bytes(self, shape: ModelShape) -> Numbers:
-        """Bytes over all chips of the smallest step of models in rows of ROW tokens, on a mesh of data alone."""
-        return self.n_devices * step_counts.memory_of(shape, smallest_step(self.n_devices, 1, 1, "full"))
-
-    def holding(self, shape: ModelShape, on_any_mesh: bool) -> Layout | None:
-        """The smallest step of a model on the fewest devices that hold it; None where no number does.
-
-        That is on a mesh of data alone or, `on_any_mesh`, on the one that takes fewest.
-        """
-        expert: Array = np.array([1])
-        model: Array = np.array([1])
-        if on_any_mesh:
-            n_experts = max(1, round(float(shape.n_experts)))
-            sizes = itertools.product(divisors(n_experts), MODEL_AXES)
-            expert, model = np.array(list(sizes)).T
-        return fewest_devices(shape, expert, model, "full", self.room * self.device_memory)
-
-    def rate(self, n_experts: int | None) -> float:
-        """FLOP/s that training a model of so many experts reaches on all chips.
-
-        Where `mfu` is by number of experts and lacks this one, the nearest number that it has counts.
-        """
-        mfu = self.mfu
-        if isinstance(mfu, dict):
-            nearest = n_experts if n_experts in mfu else min(mfu, key=lambda e: abs(math.log(e / n_experts)))
-            mfu = mfu[nearest]
-        return self.count * self.chip.flops * mfu
-
-    def flops(self, hours: float) -> float | dict[int, float]:
-        """FLOPs that training does in so many hours; {n_experts: FLOPs} where mfu is by number of experts."""
-        if isinstance(self.mfu, dict):
-            return {n_experts: SECONDS * hours * self.rate(n_experts) for n_experts in self.mfu}
-        return SECONDS * hours * self.rate(None)
-
-    def price(self, flops: float, n_experts: int, name: str = "") -> dict[str, float | None]:
-        """{NAMEhours, NAMEdollars} of so many FLOPs; dollars are None where no price is given."""
-        return self.price_of_hours(flops / self.rate(n_experts) / SECONDS, name)
-
-    def price_of_hours(self, hours: float, name: str = "") -> dict[str, float | None]:
-        """{NAMEhours, NAMEdollars}; dollars are None where no price is given."""
-        dollars = None if self.dollars_per_hour is None else hours * self.count * self.dollars_per_hour
-        return {f"{name}hours": hours, f"{name}dollars": dollars}
-
-
-def smallest_step(data: Numbers, expert: Numbers, model: Numbers, remat: str) -> Layout:
-    """The smallest step of the recipe of the paper's runs on a mesh: ROW tokens on each device, GROUP in all."""
-    return Layout(
-        batch_tokens=np.maximum(ROW * data * expert, GROUP),
-        sequence=ROW,
-        data=data,
-        expert=expert,
-        model=model,
-        remat=remat,
-        flash=False,
-    )
-
-
-def fewest_devices(shape: ModelShape, expert: Array, model: Array, remat: str, memory: float) -> Layout | None:
-    """The smallest step of a model on the fewest devices that hold it; None where not even MOST_DATA rows of a mesh do.
-
-    Args:
-      shape: one model.
-      expert, model: devices of these axes of the meshes to try, [n_meshes].
-      remat: as config.remat.
-      memory: bytes of a device.
-    """
-    allowed = memory * (1 + 1e-12)  # a model may be exactly as large
-
-    def holds(data: Array) -> Array:
-        """Whether data axes are long enough, for each mesh."""
-        return np.less_equal(step_counts.memory_of(shape, smallest_step(data, expert, model, remat)), allowed)
-
-    powers = 2 ** np.arange(round(math.log2(MOST_DATA)) + 1)
-    fits = holds(powers[:, None])
-    if not fits.any():
-        return None
-    expert = expert[fits.any(axis=0)]
-    model = model[fits.any(axis=0)]
-    most = powers[np.argmax(fits[:, fits.any(axis=0)], axis=0)]
-    least = most // 2  # too short, or 0
-    while np.any(most - least > 1):
-        middle = np.maximum((least + most) // 2, 1)
-        is_enough = holds(middle)
-        most = np.where(is_enough, np.minimum(most, middle), most)
-        least = np.where(is_enough, least, np.maximum(least, middle))
-    best = int(np.argmin(most * expert * model))
-    return smallest_step(int(most[best]), int(expert[best]), int(model[best]), remat)
+    hours: Numbers
+    calibration: Calibration
+    grid: Grid = Grid()
+    at_most: float = math.inf
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,11 +68,11 @@ class Constraints:
       epochs: how often each training token may be read; None stands for once.
       chips: those that must hold the training.
       budget: the flags that gave the FLOPs, for errors.
-      clock: hours on the chips as the budget, instead of FLOPs.
+      time_budget: hours on the chips as the budget, instead of FLOPs.
       serving: how fast the model must decode, and on which chips.
       calibration: what the chips reach, where FLOPs are the budget and hours are priced at modelled speeds.
       request: what the user fixes of shape and mesh; None stands for whole blocks and heads of the paper's shape.
-      cache: models and candidates that were evaluated, and the chips' limits on sizes (solve.py, optimum.py).
+      cache: models and candidates that were evaluated, and the chips' limits on sizes (by_hours.py, optimum.py).
     """
 
     flops: Any = None  # Numbers, or a dictionary by number of experts
@@ -213,7 +85,7 @@ class Constraints:
     epochs: float | None = None
     chips: Chips | None = None
     budget: str = "--flops"
-    clock: Clock | None = None
+    time_budget: TimeBudget | None = None
     serving: Requirement | None = None
     calibration: Calibration | None = None
     request: ShapeRequest | None = None
@@ -222,27 +94,37 @@ class Constraints:
     @property
     def has_budget(self) -> bool:
         """Whether FLOPs or hours bound size and tokens."""
-        return self.flops is not None or self.clock is not None
+        return self.flops is not None or self.time_budget is not None
 
     @property
     def amount(self) -> Any:
-        """The budget: hours where there is a clock, else FLOPs."""
-        return self.flops if self.clock is None else self.clock.hours
+        """The budget: hours where these are it, else FLOPs."""
+        return self.flops if self.time_budget is None else self.time_budget.hours
 
     def with_amount(self, amount: Any) -> Constraints:
         """These constraints with another budget of the same kind."""
-        return dataclasses.replace(self, flops=amount) if self.clock is None else self.with_clock(hours=amount)
+        if self.time_budget is not None:
+            return self.with_time_budget(hours=amount)
+        return dataclasses.replace(self, flops=amount)
 
     @property
     def hours(self) -> Numbers:
-        """The budget of constraints that have a clock."""
-        assert self.clock is not None
-        return self.clock.hours
+        """The budget of constraints in hours."""
+        assert self.time_budget is not None
+        return self.time_budget.hours
 
-    def with_clock(self, **changes: Any) -> Constraints:
-        """These constraints, which have a clock, with other fields of it."""
-        assert self.clock is not None
-        return dataclasses.replace(self, clock=dataclasses.replace(self.clock, **changes))
+    def with_time_budget(self, **changes: Any) -> Constraints:
+        """These constraints, whose budget is hours, with other fields of TimeBudget."""
+        assert self.time_budget is not None
+        return dataclasses.replace(self, time_budget=dataclasses.replace(self.time_budget, **changes))
+
+    def in_hours(self, hours: Numbers, calibration: Calibration) -> Constraints:
+        """These constraints, which have chips, with hours as their budget in place of FLOPs.
+
+        calibration: the efficiencies of the chips.
+        """
+        time_budget = TimeBudget(hours, calibration)
+        return dataclasses.replace(self, time_budget=time_budget, flops=None, calibration=None, cache={})
 
     @property
     def cap(self) -> Opt:
@@ -251,12 +133,12 @@ class Constraints:
 
     def to_json(self) -> Json:
         """{name: value} of those that are not None, ready for JSON. The chips have their own place in a plan."""
-        left_out = ("chips", "budget", "clock", "serving", "calibration", "request", "cache")
+        left_out = ("chips", "budget", "time_budget", "serving", "calibration", "request", "cache")
         fields = {name: value for name, value in vars(self).items() if value is not None and name not in left_out}
         if self.serving is not None:
             fields["serve_tokens_per_second"] = self.serving.tokens_per_second
             fields["serve_batch"] = self.serving.batch
-        return fields if self.clock is None else dict(hours=self.clock.hours) | fields
+        return fields if self.time_budget is None else dict(hours=self.time_budget.hours) | fields
 
     def size_limits(self, architecture: Architecture) -> list[SizeLimit]:
         """The bounds on the size of models of an architecture, beside the budget.
@@ -273,7 +155,7 @@ class Constraints:
                 """Bytes of the smallest step."""
                 return chips.least_bytes(architecture.shape(d_model, n_experts))
 
-            limits.append(SizeLimit("chips", training_bytes, chips.room * chips.memory))
+            limits.append(SizeLimit("chips", training_bytes, chips.memory_share * chips.memory))
         serving = self.serving
         if serving:
 

@@ -1,28 +1,19 @@
 """The cost of a plan on chips: hours, dollars, the memory that training takes, and how fast the model answers."""
 
 import dataclasses
-import json
 import math
-import os
-import pathlib
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from fit.aliases import Floats, Json
-from fit.errors import UserError
-from fit.fitted_law.law import Law
-from fit.messages import sentences
-from fit.messages.finding import Finding, finding
+from fit.aliases import Json
 from fit.model import step_counts
 from fit.model.architecture import Architecture
 from fit.model.chips import CHIPS
 from fit.model.layout import Layout
 from fit.model.shape import ModelShape
-from fit.planning import optimum
-from fit.planning.constraints import GROUP, Chips, Constraints, fewest_devices
-from fit.planning.mesh import PlannedLayout
+from fit.planning.constraints import Constraints
+from fit.planning.mesh import GROUP_TOKENS, PlannedLayout
 from fit.planning.results import (
     Buildable,
     BuildableCost,
@@ -35,52 +26,7 @@ from fit.planning.results import (
     Serving,
 )
 from fit.planning.serving import BATCHES, LABEL, Served, ServingChips, experts_touched
-
-MFU = 0.4  # share of the chips' peak that training reaches, unless one is given
-
-
-def mfu_of(option: Any, experts: tuple[int, ...]) -> float | dict[int, float]:
-    """The MFU that --mfu gives.
-
-    Args:
-      option: A number, a dictionary by n_experts, or text of either: 0.4, {"1": 0.45, "8": 0.38}, or the path of a file
-        of these.
-      experts: Numbers of experts that a dictionary must name.
-
-    Raises:
-      UserError: It is no such MFU.
-    """
-
-    def refused(reason: str) -> UserError:
-        """The error for what is no MFU."""
-        return UserError(sentences.NO_MFU.format(value=option, found=reason))
-
-    table: Any = option
-    try:
-        mfu = float(option)
-        if 1e-6 <= mfu <= 1:
-            return mfu
-        raise refused(f"{mfu:g}")
-    except (TypeError, ValueError):  # no number
-        pass
-    try:
-        if isinstance(option, (str, os.PathLike)):
-            text = str(option)
-            table = json.loads(text if text.startswith("{") else pathlib.Path(option).read_text(encoding="utf-8"))
-        table = {int(e): value for e, value in table.items()}
-    except FileNotFoundError:
-        raise refused("neither a number nor a file") from None
-    except (OSError, ValueError, AttributeError, RecursionError) as error:
-        raise refused("no such table") from error
-    for e, value in table.items():
-        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 1e-6 <= value <= 1:
-            raise refused(f"{json.dumps(value)} at E = {e}")
-    missing = [e for e in experts if e not in table]
-    if missing:
-        raise UserError(
-            sentences.MFU_MISSING.format(value=option, missing=missing[0], known=", ".join(map(str, table)))
-        )
-    return {e: float(value) for e, value in sorted(table.items())}
+from fit.planning.training_chips import Chips, fewest_devices
 
 
 def cost_of(model: Optimum | Buildable, architecture: Architecture, constraints: Constraints, chips: Chips) -> Cost:
@@ -200,71 +146,6 @@ def cost_of_buildable(
     )
 
 
-def findings_of(
-    law: Law,
-    architecture: Architecture,
-    constraints: Constraints,
-    experts: Floats,
-    best: Optimum,
-    built: Buildable | None,
-) -> Iterator[Finding]:
-    """Findings on where the chips bound the best, and on what the model to build asks of them. None without chips.
-
-    Args:
-      law: The law that plans.
-      architecture: That of the plan.
-      constraints: The budget and the limits.
-      experts: The numbers of experts compared.
-      best: The plan's best.
-      built: The model to build, with its cost; None where none can be built.
-    """
-    chips = constraints.chips
-    if chips is None:
-        return
-    names = dict(kind=chips.kind, count=chips.count)
-    if best.size_bound == "chips" and (constraints.has_budget or constraints.memory_bytes is not None):
-        yield _chips_bind(law, architecture, constraints, experts, best)
-    if built is None or built.cost is None:
-        return
-    cost = built.cost
-    mesh = cost.mesh
-    if built.layout is not None:
-        if mesh and mesh.sending_share is not None and mesh.sending_share > 1 and built.speed is None:
-            yield finding("sends_longer", share=mesh.sending_share, **names)
-        return
-    if chips.mesh:
-        yield from _uneven(built, chips.mesh)
-    if cost.microbatch_tokens and cost.step_bytes is not None:
-        gb = dict(need=cost.step_bytes / 1e9, limit=chips.memory / 1e9)
-        step = dict(step_tokens=cost.step_tokens, microbatch_tokens=cost.microbatch_tokens)
-        yield finding("step_too_large", **gb, **step, **names)
-
-
-def _chips_bind(
-    law: Law, architecture: Architecture, constraints: Constraints, experts: Floats, best: Optimum
-) -> Finding:
-    """The best model if the chips held larger ones."""
-    chips = constraints.chips
-    assert chips is not None
-    if constraints.clock is not None:  # nobody knows the speed of a model that the chips cannot train
-        return finding("chips_bind_by_time", n_experts=best.n_experts, kind=chips.kind, count=chips.count)
-    unbound = optimum.optima(law, architecture, dataclasses.replace(constraints, chips=None), experts)
-    row = unbound.row(int(np.nanargmin(unbound.loss)), ("n_active", "n_total", "n_tokens", "loss", "d_model"))
-    shape = architecture.shape(row["d_model"], row["n_experts"])
-    smallest = chips.holding(shape, on_any_mesh=constraints.request is not None)
-    needed = ""
-    if smallest is not None:
-        needed = sentences.CHIPS_NEEDED.format(needed=math.ceil(smallest.n_devices / chips.chip.devices))
-    return finding(
-        "chips_bind",
-        needed=needed,
-        n_experts=row["n_experts"],
-        loss=best.loss - row["loss"],
-        kind=chips.kind,
-        count=chips.count,
-    )
-
-
 def _on_mesh(built: Buildable, shape: ModelShape, chips: Chips, smallest: Layout, step_tokens: int | None) -> MeshCost:
     """The memory of a device of the given mesh, of which `smallest` is the smallest step.
 
@@ -291,19 +172,6 @@ def _on_mesh(built: Buildable, shape: ModelShape, chips: Chips, smallest: Layout
 def _rows_of(built: Buildable) -> dict[str, Any]:
     """The fields of Layout on the rows of a model's recipe."""
     return dict(sequence=built.sequence, flash=bool(built.recipe_laws))
-
-
-def _uneven(built: Buildable, mesh: Layout) -> Iterator[Finding]:
-    """Findings on what of the model the trainer does not divide over the mesh."""
-    counts = [
-        ("model", mesh.model, "heads", built.n_heads),
-        ("model", mesh.model, "heads of keys", built.n_heads if built.n_kv_heads is None else built.n_kv_heads),
-    ]
-    if built.n_experts > 1:
-        counts.insert(0, ("expert", mesh.expert, "experts", built.experts_of_trainer))
-    for axis, size, what, count in counts:
-        if count % int(size):
-            yield finding("mesh_uneven", axis=axis, size=size, what=what, count=count)
 
 
 def _step_in_layout(layout: PlannedLayout, chips: Chips) -> dict[str, Any]:
@@ -351,6 +219,6 @@ def _step(built: Buildable, shape: ModelShape, chips: Chips) -> tuple[int | None
     if of_whole_batch <= chips.memory:
         return largest, of_whole_batch, None
     fewer = min(batches)
-    while fewer > GROUP and step_bytes(fewer) > chips.memory:
+    while fewer > GROUP_TOKENS and step_bytes(fewer) > chips.memory:
         fewer //= 2
     return largest, of_whole_batch, fewer

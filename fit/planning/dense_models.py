@@ -31,7 +31,7 @@ def against_dense(
     if best.n_experts > 1:
         needed = target.least_flops(law, 1.0, architecture, constraints, best.loss)
     saved = None if needed is None else 1 - constraints.amount / needed
-    if constraints.clock is None:
+    if constraints.time_budget is None:
         savings = dict(flops_for_the_same_loss=needed, flops_saved=saved)
     else:
         savings = dict(hours_for_the_same_loss=needed, hours_saved=saved)
@@ -56,7 +56,7 @@ def rules_of_thumb(
 ) -> list[RuleOfThumb] | None:
     """The rule of thumb under the FLOPs of the best; None in hours, or where the plan does not compare with dense
     models."""
-    if constraints.clock is not None or not are_compared(law, constraints):
+    if constraints.time_budget is not None or not are_compared(law, constraints):
         return None
     return rule_of_thumb(repeats.of_fresh_text(law), architecture, constraints.at(best.n_experts).flops, experts)
 

@@ -1,7 +1,7 @@
 """The parts of a planned model that lie outside the runs of its law."""
 
 from fit.aliases import Json
-from fit.fitted_law import own_counts
+from fit.fitted_law import law_counts
 from fit.fitted_law.law import Law
 from fit.model.architecture import Architecture
 
@@ -33,8 +33,8 @@ def extrapolation_of(
         shape = (width, width / architecture.width_per_block)
     d_model, n_blocks = shape
     if n_total:
-        n_total -= d_model * own_counts.uncounted_rows(law, architecture)
-    counted = own_counts.size(law, architecture, n_active, d_model)
+        n_total -= d_model * law_counts.uncounted_rows(law, architecture)
+    counted = law_counts.counted_n_active(law, architecture, n_active, d_model)
     structure = architecture.structure(n_experts) | dict(n_total=n_total, n_active=counted)
     outside = law.extrapolation(n_tokens=n_tokens, **structure)
-    return [*outside, *own_counts.shape_outside(law, architecture, d_model, n_blocks)]
+    return [*outside, *law_counts.shape_outside(law, architecture, d_model, n_blocks)]

@@ -18,8 +18,9 @@ from fit.aliases import Array, ByName, Floats
 from fit.fitted_law.law import Law
 from fit.model.architecture import Architecture
 from fit.model.efficiencies import Calibration
-from fit.planning import optimum, solve
+from fit.planning import by_hours, optimum
 from fit.planning.constraints import Constraints
+from fit.planning.problem import problem_on_chips
 
 DRAWS = 200  # with speeds; without them as many as the law has
 # Share of the variance of a run's speed that models of one kind have in common. In measured.csv, ln ratios of mixtures
@@ -119,9 +120,9 @@ def solve_draws(
     """The best model with each number of experts in each draw."""
     columns = []
     for e, speeds in zip(experts, draws.log_speeds, strict=True):
-        if constraints.clock is not None:
-            problem = solve.problem_of(law, architecture, constraints)
-            best = solve.in_draws(problem, float(e), np.exp(speeds), draws.coefficients)
+        if constraints.time_budget is not None:
+            problem = problem_on_chips(law, architecture, constraints)
+            best = by_hours.in_draws(problem, float(e), np.exp(speeds), draws.coefficients)
         else:
             best = _by_flops(law, architecture, constraints.at(e), float(e), draws)
         columns.append(best)
@@ -134,6 +135,6 @@ def _by_flops(law: Law, architecture: Architecture, constraints: Constraints, e:
     coefficients = draws.coefficients or law.coefficients
     solved = optimum.solve(law, np.full(draws.n, e), architecture, constraints, coefficients)
     n_tokens = solved.n_tokens
-    more = optimum.loss_of(law, architecture, e, solved.n_active, n_tokens * (1 + solve.GAIN), coefficients)
-    gain = np.log(solved.loss / more) / math.log1p(solve.GAIN)
+    more = optimum.loss_of(law, architecture, e, solved.n_active, n_tokens * (1 + by_hours.GAIN), coefficients)
+    gain = np.log(solved.loss / more) / math.log1p(by_hours.GAIN)
     return dict(loss=solved.loss, gain=gain, n_active=solved.n_active, n_tokens=n_tokens, d_model=solved.d_model)

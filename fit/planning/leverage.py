@@ -28,9 +28,15 @@ def leverage(activation: Numbers, granularity: Numbers, flops: Numbers) -> Numbe
     return scale ** (c["a"] + c["d"] * np.log10(flops) + c["gamma"] * g**2 + c["beta"] * g)
 
 
-def of_split(n_experts: float, split: float, flops: float, used: float = 1) -> Json:
-    """{leverage, outside: what lies outside the paper's runs} of a mixture of n_experts experts as wide as a dense
-    layer of 3 d_model, each split into `split`, of which a token uses `used` times as many."""
-    columns = dict(activation=used / n_experts, granularity=2 * split / 3, flops=flops)
+def of_architecture(n_experts: float, granularity: float, flops: float, active_width: float = 1) -> Json:
+    """{leverage, outside: what lies outside the paper's runs} of a mixture.
+
+    Args:
+      n_experts: Experts as wide as a dense layer of 3 d_model.
+      granularity: How many narrow experts make one of these.
+      flops: Of training.
+      active_width: Width of experts that a token uses, in widths of the dense layer.
+    """
+    columns = dict(activation=active_width / n_experts, granularity=2 * granularity / 3, flops=flops)
     outside = [name for name, value in columns.items() if not LEVERAGE_OF[name][0] <= value <= LEVERAGE_OF[name][1]]
     return dict(leverage=float(leverage(**columns)), outside=outside)

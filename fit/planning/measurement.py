@@ -58,11 +58,11 @@ def _measurement(law: Law, constraints: Constraints, by_law: Array, by_speed: Ar
       mean: The difference, in the mean.
     """
     measurements = []
-    clock = constraints.clock
-    if clock is not None and by_speed.any():
+    time_budget = constraints.time_budget
+    if time_budget is not None and by_speed.any():
         chips = constraints.chips
         assert chips is not None
-        left = efficiencies.OWN_SPREAD / max(clock.calibration.within_source, efficiencies.OWN_SPREAD)
+        left = efficiencies.OWN_SPREAD / max(time_budget.calibration.within_source, efficiencies.OWN_SPREAD)
         sure = sure_after(mean, by_speed, by_law + left * by_speed[::-1])
         dollars = chips.price_of_hours(2.0)["dollars"]
         measurements.append(Measurement(of="speeds", sure=sure, settles=sure >= SURE, hours=2.0, dollars=dollars))

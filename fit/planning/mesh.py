@@ -19,7 +19,7 @@ DIVISIBILITY: Json = json.loads(
 )
 GROUP_TOKENS = 8192  # tokens that share the experts' capacity by the recipe of the paper's runs
 
-Ramp = tuple[tuple[int, int], ...]  # ((from token, tokens of a batch), ...)
+Ramp = tuple[tuple[int, int], ...]  # ((from this many tokens seen, tokens in a batch), ...)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class PlannedLayout(Layout):
     ramp: Ramp
     device_bytes: float
     sent_bytes: float
-    sending_share: float = 0.0
+    sending_share: float
 
 
 def divides(

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from fit.aliases import Array, ByName, Floats, Json
-from fit.fitted_law import own_counts
+from fit.fitted_law import law_counts
 from fit.fitted_law.law import Law
 from fit.model.architecture import Architecture, training_flops
 from fit.planning import joint_draws, measurement, optimum
@@ -40,7 +40,7 @@ def of_plan(law: Law, architecture: Architecture, constraints: Constraints, opti
       optima: The best model with each number of experts by the medians.
     """
     experts = np.array([row.n_experts for row in optima], float)
-    calibration = constraints.clock.calibration if constraints.clock is not None else None
+    calibration = constraints.time_budget.calibration if constraints.time_budget is not None else None
     draws = joint_draws.of_plan(law, experts, calibration)
     solved = joint_draws.solve_draws(law, architecture, constraints, experts, draws)
     expected = solved.loss.mean(axis=1)
@@ -110,7 +110,7 @@ def _rows(
         # the form's own error is the same for all numbers of experts: it widens the losses, and changes no best one
         loss = solved.loss[i]
         if draws.rows is not None:
-            n_active = own_counts.size(law, architecture, solved.n_active[i], solved.d_model[i])
+            n_active = law_counts.counted_n_active(law, architecture, solved.n_active[i], solved.d_model[i])
             loss = loss * np.exp(law.log_change(training_flops(n_active, solved.n_tokens[i]), draws.rows))
         columns = dict(n_active=solved.n_active[i], n_tokens=solved.n_tokens[i], loss=loss)
         values = [solved.loss[i] - solved.loss[first], *columns.values()]

@@ -9,7 +9,7 @@ monotone function. The loss falls before the optimum and rises after it. So a co
 its own bound the best size.
 
 Of any other law only losses are known. The best size is then searched for on a grid that is refined. Under hours the
-best of all models that the chips train is found (solve.py).
+best of all models that the chips train is found (by_hours.py).
 
 Axes: n_experts, coefficients and constraints broadcast together; results have their common shape. A search has an axis
 of GRID sizes in front of these.
@@ -23,15 +23,16 @@ from numpy.typing import ArrayLike
 
 from fit.aliases import Array, ByName, Floats, Json, Numbers
 from fit.errors import UserError
-from fit.fitted_law import own_counts
+from fit.fitted_law import law_counts
 from fit.fitted_law.law import Law
 from fit.messages import sentences
 from fit.messages.units import say
 from fit.model.architecture import INFERENCE, TRAINING, Architecture, root, training_flops
-from fit.planning import solve as by_hours
+from fit.planning import by_hours
+from fit.planning.by_hours import Optima
 from fit.planning.constraints import Constraints, SizeLimit
 from fit.planning.grid import ShapeRequest
-from fit.planning.optima import Optima
+from fit.planning.problem import ProblemOnChips, problem_on_chips
 
 BAND = 1e-3  # near-optimal: within this share of the best loss
 NEAR = 1e-4  # as good as the best: within this share of its loss
@@ -73,7 +74,7 @@ def loss_of(
       coefficients: by name, in place of the law's.
     """
     coefficients = coefficients or law.coefficients
-    if own_counts.has_closed_form(law, architecture):
+    if law_counts.has_closed_form(law, architecture):
         return law.chinchilla_coefficients_at(n_experts, coefficients).loss(n_active, n_tokens)
     d_model = architecture.d_model(n_active, n_experts)
     return law.loss(coefficients, columns_of(law, architecture, d_model, n_experts, n_tokens))
@@ -87,7 +88,7 @@ def columns_of(
     Raises:
       UserError: where the law reads a column that no architecture determines.
     """
-    counted = own_counts.seen_by(law, architecture)
+    counted = law_counts.with_law_vocabulary(law, architecture)
     known = counted.columns(d_model, n_experts, law.counts_embedding) | dict(n_tokens=n_tokens)
     unknown = [name for name in law.form.columns if name not in known]
     if unknown:
@@ -164,9 +165,9 @@ def size_limits(law: Law, architecture: Architecture, constraints: Constraints) 
     Models that are built on a mesh of chips are at most as large as the largest shape of the grid that the chips train.
     """
     limits = constraints.size_limits(architecture)
-    if constraints.chips is None or constraints.request is None or constraints.clock is not None:
+    if constraints.chips is None or constraints.request is None or constraints.time_budget is not None:
         return limits
-    problem = by_hours.problem_of(law, architecture, constraints)
+    problem = problem_on_chips(law, architecture, constraints)
 
     def share_of_largest(d_model: Numbers, n_experts: Numbers) -> Numbers:
         """Active parameters over those of the largest model; infinite where the chips train none."""
@@ -178,15 +179,17 @@ def size_limits(law: Law, architecture: Architecture, constraints: Constraints) 
     return [*limits, SizeLimit("chips", share_of_largest, 1.0)]
 
 
-def _largest_trained(problem: by_hours.Problem, n_experts: float) -> float:
-    """n_active of the largest shape of the grid that the chips train; 0 for none. The limits' cache keeps it."""
-    limits = problem.limits
-    budget = (limits.flops, limits.inference_tokens, limits.cap) if np.ndim(limits.at(n_experts).flops) == 0 else None
+def _largest_trained(problem: ProblemOnChips, n_experts: float) -> float:
+    """n_active of the largest shape of the grid that the chips train; 0 for none. The constraints' cache keeps it."""
+    constraints = problem.constraints
+    budget = None
+    if np.ndim(constraints.at(n_experts).flops) == 0:
+        budget = (constraints.flops, constraints.inference_tokens, constraints.cap)
     chips = problem.chips
-    key = (id(problem.law), problem.architecture, limits.request, chips.kind, chips.count, str(budget), n_experts)
-    if key not in limits.cache:
-        limits.cache[key] = by_hours.largest(problem, n_experts)
-    return limits.cache[key]
+    key = (id(problem.law), problem.architecture, constraints.request, chips.kind, chips.count, str(budget), n_experts)
+    if key not in constraints.cache:
+        constraints.cache[key] = by_hours.largest(problem, n_experts)
+    return constraints.cache[key]
 
 
 def _largest(
@@ -237,10 +240,10 @@ def _on_plateau(slack: float, loss: Callable[[Array], Array], size: Array, small
 
 @dataclasses.dataclass(frozen=True)
 class _SizeProblem:
-    """The question for the best size. Arrays have the common shape of the question, or broadcast with it.
+    """The problem of the best size. Arrays have the common shape of the problem, or broadcast with it.
 
     Attributes:
-      law, architecture, constraints, coefficients: of the question; the constraints are those of n_experts.
+      law, architecture, constraints, coefficients: of the problem; the constraints are those of n_experts.
       n_experts: as the law counts them.
       smallest: n_active of the smallest model.
       largest, largest_by: n_active of the largest model that memory and chips hold, and which of the two it is.
@@ -260,7 +263,7 @@ class _SizeProblem:
     @property
     def closed_form(self) -> bool:
         """Whether the best size has a closed form."""
-        return own_counts.has_closed_form(self.law, self.architecture)
+        return law_counts.has_closed_form(self.law, self.architecture)
 
     def loss(self, n_active: Array) -> Array:
         """Loss of these sizes on the tokens that are left to them, at least one."""
@@ -348,7 +351,7 @@ def _check_bounded(law: Law, architecture: Architecture, constraints: Constraint
 def _problem(
     law: Law, n_experts: Numbers, architecture: Architecture, constraints: Constraints, coefficients: ByName
 ) -> _SizeProblem:
-    """The question of `solve`, with all numbers broadcast, its bounds, and whether it is feasible."""
+    """The problem of `solve`, with all numbers broadcast, its bounds, and whether it is feasible."""
     limits = [limit for limit in (constraints.amount, constraints.memory_bytes) if limit is not None]
     shape = np.broadcast(*coefficients.values(), n_experts, *limits).shape
     n_experts = np.broadcast_to(np.asarray(n_experts, float), shape)
@@ -393,7 +396,7 @@ def solve(
       UserError: where the constraints leave size or tokens without a bound, or the law has no optimum.
     """
     law.check_plannable()
-    if constraints.clock is not None:
+    if constraints.time_budget is not None:
         return by_hours.optima(law, n_experts, architecture, constraints)
     _check_bounded(law, architecture, constraints)
     problem = _problem(law, n_experts, architecture, constraints, coefficients or law.coefficients)
@@ -414,7 +417,7 @@ def unconstrained(
     Returns:
       (n_active, n_tokens, loss); NaN where there is no optimum.
     """
-    if own_counts.has_closed_form(law, architecture):
+    if law_counts.has_closed_form(law, architecture):
         reduced = law.chinchilla_coefficients_at(n_experts, coefficients)
         size, tokens = compute_optimal(*reduced[:4], flops)
         return size, tokens, reduced.loss(size, tokens)
@@ -476,7 +479,7 @@ def why_infeasible(law: Law, architecture: Architecture, constraints: Constraint
         sentence = sentences.MEMORY_TOO_SMALL if limit.name == "memory" else sentences.CHIPS_TOO_FEW
         gigabytes = dict(need=need / 1e9, limit=limit.limit / 1e9, times=need / limit.limit)
         return sentence.format(smallest=smallest, flag=limit.flag, **gigabytes, **chips)
-    if constraints.clock is not None:
+    if constraints.time_budget is not None:
         if not any(by_hours.trains_any(law, architecture, constraints, e) for e in (1.0, least_experts)):
             return say(sentences.NOTHING_TIMED, **chips)
         if not by_hours.trains_any(law, architecture, constraints, least_experts):
@@ -540,7 +543,7 @@ def near_optimal(law: Law, architecture: Architecture, constraints: Constraints,
       within the band.
     """
     target = np.nanmin(solved.loss) * (1 + BAND)
-    if constraints.clock is not None:
+    if constraints.time_budget is not None:
         return by_hours.near_optimal(law, architecture, constraints, solved.n_experts, target)
     constraints = constraints.at(solved.n_experts)
     has_band = solved.feasible & (solved.loss <= target)

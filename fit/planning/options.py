@@ -1,26 +1,109 @@
 """Options of `fit plan` and `fit compare`: the budget, the limits, and how models are built."""
 
 import dataclasses
+import json
 import math
+import os
+import pathlib
 import re
+from typing import Any
 
 from fit.errors import UserError
 from fit.fitted_law.law import Law
 from fit.messages import sentences
 from fit.model.architecture import PAPER, Architecture
+from fit.model.chips import CHIPS
+from fit.model.layout import REMATS
 from fit.model.reference_model import PUBLISHED, PublishedModel, read
-from fit.options import Options, experts, group, number, or_path, path, switch, text, unchecked, whole
-from fit.planning import cost
-from fit.planning.constraints import CHIPS, ROOM, Chips, Constraints, smallest_step
+from fit.options import (
+    Options,
+    choice,
+    experts,
+    group,
+    number,
+    numbers,
+    or_path,
+    path,
+    switch,
+    text,
+    unchecked,
+    whole,
+)
+from fit.planning.constraints import Constraints
 from fit.planning.grid import MeshRequest, ShapeRequest
-from fit.planning.groups import BytesFields, LawShapeFields, MeshFields, ModelShapeFields, ServeFields
-from fit.planning.serving import Requirement, ServingChips
+from fit.planning.serving import BATCHES, Requirement, ServingChips
+from fit.planning.training_chips import MEMORY_SHARE, MFU, Chips, smallest_step
 from fit.task_maps.maps import TaskMaps
 
+MOST_BLOCKS = 1000  # of any model
 # {field of --shape: field of Architecture}
 ARCHITECTURE_FIELDS = dict(
     kv_share="kv_share", dense_blocks="n_dense", granularity="granularity", shared_experts="shared"
 )
+
+
+# The fields of flags such as --shape=vocab_size:32000,kv_share:0.25 and --mesh=expert:8,remat:dots.
+
+
+@dataclasses.dataclass(kw_only=True)
+class LawShapeFields(Options):
+    """Fields of --shape that every command with laws takes: sizes of models, where they differ from the law's own."""
+
+    vocab_size: int | None = whole(
+        "tokens in the vocabulary, of which FLOPs, memory and prices count embedding and head; the law sees the blocks "
+        "as with its own",
+        least=1,
+    )
+    width_per_block: int | None = whole("d_model / n_blocks, which is also d_model / n_heads", least=1)
+
+
+@dataclasses.dataclass(kw_only=True)
+class ModelShapeFields(LawShapeFields):
+    """How models are built, where that differs from the law's own models."""
+
+    kv_share: float | None = number(
+        "key-value heads per query head; below 1 saves cache and attention", least=1e-3, most=1
+    )
+    dense_blocks: int | None = whole("dense blocks before a mixture's other blocks", most=MOST_BLOCKS)
+    used: tuple[float, ...] | None = numbers(
+        "expert width that a token uses, in widths of the dense layer; laws that read sparsity or top_k choose among "
+        "several: used:1,used:2"
+    )
+    granularity: float | None = number(
+        "how many times narrower an expert is than the dense layer; a token uses as many times more", least=1
+    )
+    shared_experts: int | None = whole("experts that all tokens use, of those that a token uses")
+    paper: bool = switch(
+        "by its name alone: whole blocks and heads of the law's own shape, in place of the widths, heads and experts "
+        "that hardware likes, on a mesh of --chips that the trainer starts"
+    )
+
+
+@dataclasses.dataclass(kw_only=True)
+class MeshFields(Options):
+    """How the chips share the training."""
+
+    expert: int | None = whole("of --chips, those that share one copy of the experts", least=1)
+    model: int | None = whole("of --chips, those that share each head and expert", least=1)
+    remat: str | None = choice(f"what the backward pass computes again: {', '.join(REMATS)}", None, REMATS)
+
+
+@dataclasses.dataclass(kw_only=True)
+class BytesFields(Options):
+    """Bytes of what is served."""
+
+    weights: float = number("bytes of a weight; 2 is bfloat16, and the default", 2.0)
+    cache: float = number("bytes of an element of the key-value cache; 2 is the default", 2.0)
+
+
+@dataclasses.dataclass(kw_only=True)
+class ServeFields(Options):
+    """How fast the model decodes at least."""
+
+    tokens_per_second: float | None = number(
+        "tokens per second, all sequences of a batch together, on --devices chips of the kind of --chips"
+    )
+    batch: int = whole(f"sequences decoded at once; {BATCHES[-1]} is the default", BATCHES[-1], least=1)
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -53,6 +136,50 @@ def kind_and_count(text: str) -> tuple[str, int]:
     return kind, count
 
 
+def _mfu_of(option: Any, experts: tuple[int, ...]) -> float | dict[int, float]:
+    """The MFU that --mfu gives.
+
+    Args:
+      option: A number, a dictionary by n_experts, or text of either: 0.4, {"1": 0.45, "8": 0.38}, or the path of a file
+        of these.
+      experts: Numbers of experts that a dictionary must name.
+
+    Raises:
+      UserError: It is no such MFU.
+    """
+
+    def refused(reason: str) -> UserError:
+        """The error for what is no MFU."""
+        return UserError(sentences.NO_MFU.format(value=option, found=reason))
+
+    table: Any = option
+    try:
+        mfu = float(option)
+        if 1e-6 <= mfu <= 1:
+            return mfu
+        raise refused(f"{mfu:g}")
+    except (TypeError, ValueError):  # no number
+        pass
+    try:
+        if isinstance(option, (str, os.PathLike)):
+            text = str(option)
+            table = json.loads(text if text.startswith("{") else pathlib.Path(option).read_text(encoding="utf-8"))
+        table = {int(e): value for e, value in table.items()}
+    except FileNotFoundError:
+        raise refused("neither a number nor a file") from None
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
+        raise refused("no such table") from error
+    for e, value in table.items():
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 1e-6 <= value <= 1:
+            raise refused(f"{json.dumps(value)} at E = {e}")
+    missing = [e for e in experts if e not in table]
+    if missing:
+        raise UserError(
+            sentences.MFU_MISSING.format(value=option, missing=missing[0], known=", ".join(map(str, table)))
+        )
+    return {e: float(value) for e, value in sorted(table.items())}
+
+
 @dataclasses.dataclass(kw_only=True)
 class BudgetOptions(Options):
     """The budget and the limits of a model, the chips to train it on, their price, and how models are built where that
@@ -74,7 +201,7 @@ class BudgetOptions(Options):
     )
     mfu: float | dict[int, float] | str | None = unchecked(
         "Model FLOPs utilisation that training reaches: a number, or JSON, or a file of it, by number of experts, "
-        f'{{"1": 0.45, "8": 0.38}}. Default: the modelled speed of each model, else {cost.MFU}.'
+        f'{{"1": 0.45, "8": 0.38}}. Default: the modelled speed of each model, else {MFU}.'
     )
     flops: float | None = number("FLOPs of training (6 n_active n_tokens) and of serving --inference_tokens.")
     memory_gb: float | None = number("Memory of one device in GB (1e9 bytes), for weights and cache.")
@@ -188,14 +315,14 @@ class BudgetOptions(Options):
                 raise UserError(sentences.NEEDS_CHIPS.format(flag=needs_chips[0]))
             return None
         kind, count = kind_and_count(self.chips)
-        mfu = cost.MFU if self.mfu is None else cost.mfu_of(self.mfu, experts)
+        mfu = MFU if self.mfu is None else _mfu_of(self.mfu, experts)
         return Chips(
             kind,
             count,
             mfu,
             self.dollars_per_hour,
             self.devices,
-            room=ROOM,
+            memory_share=MEMORY_SHARE,
             serve_batch=self.serve.batch,
             mfu_is_assumed=self.mfu is None,
         )
@@ -204,27 +331,32 @@ class BudgetOptions(Options):
         """The constraints of plans for these numbers of experts. Hours become the FLOPs of the chips, unless by
         time."""
         chips = self.training_chips(experts)
-        constraints = Constraints(
-            flops=self.flops,
+        flops = self.flops
+        budget = "--flops"
+        if self.hours is not None and chips is not None:
+            budget = sentences.HOURS_BUDGET.format(hours=self.hours, chips=self.chips)
+            if not self.is_by_time:
+                flops = chips.flops(self.hours)
+        memory_bytes = None
+        if self.memory_gb is not None:
+            memory_bytes = self.memory_gb * 1e9 * self.devices
+        serving = None
+        if self.serve.tokens_per_second is not None and chips is not None:
+            serving_chips = ServingChips(chips.kind, self.devices)
+            serving = Requirement(self.serve.tokens_per_second, self.serve.batch, serving_chips)
+        return Constraints(
+            flops=flops,
+            budget=budget,
+            memory_bytes=memory_bytes,
             bytes_per_parameter=self.bytes.weights,
             kv_tokens=self.kv_tokens,
             bytes_per_kv_element=self.bytes.cache,
             inference_tokens=self.inference_tokens,
             max_tokens=self.max_tokens,
             chips=chips,
-            request=self.shapes,
+            serving=serving,
+            request=self.shape_request,
         )
-        if self.memory_gb is not None:
-            constraints = dataclasses.replace(constraints, memory_bytes=self.memory_gb * 1e9 * self.devices)
-        if self.serve.tokens_per_second is not None and chips is not None:
-            serving_chips = ServingChips(chips.kind, self.devices)
-            serving = Requirement(self.serve.tokens_per_second, self.serve.batch, serving_chips)
-            constraints = dataclasses.replace(constraints, serving=serving)
-        if self.hours is not None and chips is not None:
-            budget = sentences.HOURS_BUDGET.format(hours=self.hours, chips=self.chips)
-            flops = self.flops if self.is_by_time else chips.flops(self.hours)
-            constraints = dataclasses.replace(constraints, budget=budget, flops=flops)
-        return constraints
 
     def constraints_of_all_laws(self) -> Constraints:
         """The constraints for laws of any numbers of experts. Raises UserError for an MFU by number of experts."""
@@ -234,7 +366,7 @@ class BudgetOptions(Options):
         return constraints
 
     @property
-    def shapes(self) -> ShapeRequest | None:
+    def shape_request(self) -> ShapeRequest | None:
         """The parts of a buildable model's shape and mesh that the user fixes; None for the paper's shapes."""
         fixed = {name for name in ("width_per_block", "kv_share") if getattr(self.shape, name) is not None}
         return ShapeRequest(frozenset(fixed), family=self.like is not None)
@@ -268,7 +400,7 @@ class PlanOptions(BudgetOptions):
         divide the chips."""
         chips = super().training_chips(experts)
         if chips and self.shape.paper:
-            chips = dataclasses.replace(chips, room=1.0)
+            chips = dataclasses.replace(chips, memory_share=1.0)
         if not self.changed("mesh"):
             return chips
         if chips is None:
@@ -282,9 +414,11 @@ class PlanOptions(BudgetOptions):
         return dataclasses.replace(chips, mesh=mesh)
 
     @property
-    def shapes(self) -> ShapeRequest | None:
-        """As BudgetOptions.shapes, with the mesh. A model to start from also fixes the width per block and the share
-        of key-value heads."""
+    def shape_request(self) -> ShapeRequest | None:
+        """As BudgetOptions.shape_request, with the mesh.
+
+        A model to start from also fixes the width per block and the share of key-value heads.
+        """
         if self.shape.paper:
             return None
         fixed = {name for name in ("width_per_block", "kv_share") if getattr(self.shape, name) is not None}

@@ -12,7 +12,7 @@ from fit.messages.finding import URGENT
 from fit.messages.lines import Line
 from fit.messages.units import say
 from fit.model.chips import CHIPS
-from fit.planning import expected_tasks, how_sure, plan_details, serving, speed_lines
+from fit.planning import expected_tasks, odds_line, plan_details, serving, speed_lines
 from fit.planning.results import Buildable, BuildableCost, Cost, Optimum, Plan, TrainingChips
 
 # codes of the findings that the lines say in their own words
@@ -246,7 +246,7 @@ def _how_sure(plan: Plan) -> Line:
         words.append(_interval(plan.buildable, plan.odds.percentiles or []))
     if plan.odds.source and "law" in plan.odds.drawn:
         words.append(say(sentences.ODDS_SOURCE, **plan.odds))
-    return how_sure.line(plan.odds, words)
+    return odds_line.line(plan.odds, words)
 
 
 def _interval(built: Buildable, percentiles: list[float]) -> str:

@@ -4,11 +4,12 @@ from collections.abc import Iterator
 
 from fit.aliases import Json
 from fit.fitted_law.law import in_words, warning_of
+from fit.fitted_law.published_draws import drawing_in_words
 from fit.messages import lines, sentences
 from fit.messages.lines import Line
 from fit.messages.units import amount, duration, say, table
-from fit.planning import compare_answer, expected_tasks, law_details, serving, speed_lines
-from fit.planning.constraints import CHIPS
+from fit.model.chips import CHIPS
+from fit.planning import compare_answer, expected_tasks, serving, speed_lines
 from fit.planning.results import (
     Buildable,
     Decoding,
@@ -84,7 +85,7 @@ def _parts(plan: Plan) -> Iterator[list[Line]]:
 
 def _draws(odds: Odds) -> Iterator[Line]:
     """The intervals of each number of experts, how often each is the best, its regret, and what decides."""
-    law_draws = law_details.drawn(odds.form, odds.by) if odds.form else sentences.DRAWS_OF_SPEED
+    law_draws = drawing_in_words(odds.form, odds.by) if odds.form else sentences.DRAWS_OF_SPEED
     head = say(sentences.OF_DRAWS, **_of_draws(odds), drawn=law_draws, of=" and ".join(odds.drawn))
     rows = []
     for row in odds.experts:

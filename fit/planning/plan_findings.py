@@ -1,6 +1,7 @@
-"""Findings to know before trusting a plan: on its best model, its draws and its law."""
+"""Findings to know before trusting a plan: on its best model, its draws, its law and its chips."""
 
 import dataclasses
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -11,9 +12,10 @@ from fit.fitted_law.law import Law, warning_of
 from fit.messages import sentences
 from fit.messages.finding import Finding, finding
 from fit.model.architecture import PAPER, WHOLE_EXPERTS, Architecture
+from fit.model.layout import Layout
 from fit.planning import optimum
 from fit.planning.constraints import Constraints
-from fit.planning.results import Odds, Optimum
+from fit.planning.results import Buildable, Odds, Optimum
 from fit.table.runs import unlikely
 
 FORMS_APART = 1.25  # factor between both forms' median sizes from which they disagree
@@ -68,6 +70,84 @@ def of_law(law: Law, architecture: Architecture) -> Iterator[Finding]:
     if unknown and architecture == PAPER:
         values = " and ".join(f"{getattr(architecture, name):,}" for name in unknown)
         yield finding("shape_unknown", names=" and ".join(unknown), values=values)
+
+
+def of_chips(
+    law: Law,
+    architecture: Architecture,
+    constraints: Constraints,
+    experts: Floats,
+    best: Optimum,
+    built: Buildable | None,
+) -> Iterator[Finding]:
+    """Findings on where the chips bound the best, and on what the model to build asks of them. None without chips.
+
+    Args:
+      law: The law that plans.
+      architecture: That of the plan.
+      constraints: The budget and the limits.
+      experts: The numbers of experts compared.
+      best: The plan's best.
+      built: The model to build, with its cost; None where none can be built.
+    """
+    chips = constraints.chips
+    if chips is None:
+        return
+    names = dict(kind=chips.kind, count=chips.count)
+    if best.size_bound == "chips" and (constraints.has_budget or constraints.memory_bytes is not None):
+        yield _chips_bind(law, architecture, constraints, experts, best)
+    if built is None or built.cost is None:
+        return
+    cost = built.cost
+    mesh = cost.mesh
+    if built.layout is not None:
+        if mesh and mesh.sending_share is not None and mesh.sending_share > 1 and built.speed is None:
+            yield finding("sends_longer", share=mesh.sending_share, **names)
+        return
+    if chips.mesh:
+        yield from _uneven(built, chips.mesh)
+    if cost.microbatch_tokens and cost.step_bytes is not None:
+        gb = dict(need=cost.step_bytes / 1e9, limit=chips.memory / 1e9)
+        step = dict(step_tokens=cost.step_tokens, microbatch_tokens=cost.microbatch_tokens)
+        yield finding("step_too_large", **gb, **step, **names)
+
+
+def _chips_bind(
+    law: Law, architecture: Architecture, constraints: Constraints, experts: Floats, best: Optimum
+) -> Finding:
+    """The best model if the chips held larger ones."""
+    chips = constraints.chips
+    assert chips is not None
+    if constraints.time_budget is not None:  # nobody knows the speed of a model that the chips cannot train
+        return finding("chips_bind_by_time", n_experts=best.n_experts, kind=chips.kind, count=chips.count)
+    unbound = optimum.optima(law, architecture, dataclasses.replace(constraints, chips=None), experts)
+    row = unbound.row(int(np.nanargmin(unbound.loss)), ("n_active", "n_total", "n_tokens", "loss", "d_model"))
+    shape = architecture.shape(row["d_model"], row["n_experts"])
+    smallest = chips.holding(shape, on_any_mesh=constraints.request is not None)
+    needed = ""
+    if smallest is not None:
+        needed = sentences.CHIPS_NEEDED.format(needed=math.ceil(smallest.n_devices / chips.chip.devices))
+    return finding(
+        "chips_bind",
+        needed=needed,
+        n_experts=row["n_experts"],
+        loss=best.loss - row["loss"],
+        kind=chips.kind,
+        count=chips.count,
+    )
+
+
+def _uneven(built: Buildable, mesh: Layout) -> Iterator[Finding]:
+    """Findings on what of the model the trainer does not divide over the mesh."""
+    counts = [
+        ("model", mesh.model, "heads", built.n_heads),
+        ("model", mesh.model, "heads of keys", built.n_heads if built.n_kv_heads is None else built.n_kv_heads),
+    ]
+    if built.n_experts > 1:
+        counts.insert(0, ("expert", mesh.expert, "experts", built.experts_of_trainer))
+    for axis, size, what, count in counts:
+        if count % int(size):
+            yield finding("mesh_uneven", axis=axis, size=size, what=what, count=count)
 
 
 def forms_disagree(odds: Odds, n_experts: float) -> Finding | None:
@@ -128,13 +208,12 @@ def is_at_edge(experts: Floats, n_experts: float) -> bool:
 def not_bounded(law: Law, architecture: Architecture, constraints: Constraints) -> bool:
     """Whether, without a limit on memory, the loss still falls at numbers of experts far beyond any that can be built.
 
-    A requirement of serving is such a limit.
-
-    False for laws with a closed form. By the clock, too: such models are not timed.
+    A requirement of serving is such a limit. False for laws with a closed form, and under a budget of hours: such
+    models are not timed.
     """
-    if law.closed_form or constraints.memory_bytes is not None or law.fixes_experts or constraints.clock is not None:
+    if law.closed_form or law.fixes_experts or constraints.time_budget is not None:
         return False
-    if constraints.serving is not None or not constraints.has_budget:
+    if constraints.memory_bytes is not None or constraints.serving is not None or not constraints.has_budget:
         return False
     on_any_chips = dataclasses.replace(constraints, chips=None)
     many, more = optimum.solve(law, np.array([1e6, 1e7]), architecture, on_any_chips).loss

@@ -9,33 +9,31 @@ import numpy as np
 
 from fit.aliases import Floats
 from fit.errors import UserError
-from fit.fitted_law import expert_widths, own_counts
+from fit.fitted_law import expert_widths
 from fit.fitted_law.law import Law
 from fit.messages import sentences
-from fit.model import hardware
 from fit.model.architecture import INFERENCE, PAPER, Architecture, training_flops
 from fit.model.layout import Layout
-from fit.planning import built as built_lib
 from fit.planning import (
-    by_time,
-    choice,
+    buildable,
+    by_hours,
     compare,
     cost,
     dense_models,
     expected_tasks,
+    modelled_speed,
     odds,
     optimum,
     plan_answer,
     plan_findings,
     recipe,
     repeats,
-    solve,
     target,
 )
-from fit.planning.candidates import Problem, Question
-from fit.planning.constraints import Chips, Constraints
+from fit.planning.constraints import Constraints
 from fit.planning.extrapolation import extrapolation_of
 from fit.planning.options import PlanOptions, experts_to_compare
+from fit.planning.problem import Problem, ProblemOnChips, problem_on_chips
 from fit.planning.results import (
     OF_ARCHITECTURES,
     Buildable,
@@ -48,6 +46,7 @@ from fit.planning.results import (
     Target,
     TrainingChips,
 )
+from fit.planning.training_chips import Chips
 from fit.task_maps import maps as task_maps
 
 MAX_WIDTH_ROUNDS = 4  # plans made again, with experts as wide as the law's runs had them at the planned size
@@ -143,9 +142,9 @@ def _plan_of_widths(law: Law, options: PlanOptions, architecture: Architecture) 
         constraints, reached = target.reach(law, architecture, constraints, experts, options.target_loss)
     request = constraints.request
     if constraints.chips is not None and request is not None and (options.is_by_time or options.prices_by_time):
-        calibration = by_time.calibration_of(law, architecture, constraints.chips, request, options.speeds)
+        calibration = modelled_speed.calibration_of(law, architecture, constraints.chips, request, options.speeds)
         if options.is_by_time and options.hours is not None:
-            constraints = by_time.in_hours(constraints, options.hours, calibration, request)
+            constraints = constraints.in_hours(options.hours, calibration)
         else:
             constraints = dataclasses.replace(constraints, calibration=calibration)
     return plan_within(law, architecture, constraints, experts, reached)
@@ -170,7 +169,7 @@ def odds_within(law: Law, architecture: Architecture, constraints: Constraints, 
       UserError: No model is feasible.
     """
     solved = optimum.optima(law, architecture, constraints, experts)
-    optima, _ = _rows(law, architecture, constraints, solved)
+    optima, _ = _optimum_of_each(law, architecture, constraints, solved)
     return odds.of_plan(law, architecture, constraints, optima)
 
 
@@ -193,19 +192,19 @@ def plan_within(
     Raises:
       UserError: No model is feasible.
     """
-    question = Question(law=law, architecture=architecture, limits=constraints, experts=experts)
+    problem = Problem(law=law, architecture=architecture, constraints=constraints, experts=experts)
     # solve
     solved = optimum.optima(law, architecture, constraints, experts)
-    optima, infeasible = _rows(law, architecture, constraints, solved)
+    optima, infeasible = _optimum_of_each(law, architecture, constraints, solved)
     # how sure it is, and what is best
     how_sure = odds.of_plan(law, architecture, constraints, optima)
     best_by = how_sure.recommended if reached is None else how_sure.by_median  # the target is met by the median
     (best,) = (row for row in optima if row.n_experts == best_by)
     # build
-    built, run_recipe = buildable(question, optima, best)
+    built, run_recipe = buildable.of_plan(problem, optima, best)
     base_config, overrides = _config(law, architecture, run_recipe)
     # cost
-    priced = _priced(question, optima, built, reached)
+    priced = _priced(problem, optima, built, reached)
     (priced_best,) = (row for row in priced.optima if row.n_experts == best.n_experts)
     # what to know before trusting it
     findings = [
@@ -214,7 +213,7 @@ def plan_within(
         *plan_findings.of_law(law, architecture),
         *(run_recipe.findings if run_recipe else ()),
         *repeats.findings_of(law, best),
-        *cost.findings_of(law, architecture, constraints, experts, best, priced.built),
+        *plan_findings.of_chips(law, architecture, constraints, experts, best, priced.built),
     ]
     return Plan(
         law=law.name,
@@ -238,9 +237,9 @@ def plan_within(
         repeats=repeats.repeats_of(law, architecture, constraints, experts, optima, best),
         clock=priced.clock,
         chips=priced.chips,
-        question=question,
+        problem=problem,
         answer_of=plan_answer.answer,
-        explicit=_explicit(law, constraints),
+        explicit=("dense",) if dense_models.are_compared(law, constraints) else (),
     )
 
 
@@ -263,30 +262,23 @@ class _Priced:
     chips: TrainingChips | None = None
 
 
-def _priced(question: Question, optima: list[Optimum], built: Buildable | None, reached: Target | None) -> _Priced:
-    """The models with their costs on the chips, at their modelled speeds where there is a clock or a calibration."""
-    law = question.law
-    architecture = question.architecture
-    constraints = question.limits
+def _priced(problem: Problem, optima: list[Optimum], built: Buildable | None, reached: Target | None) -> _Priced:
+    """The models with their costs on the chips, at their modelled speeds where these are known."""
+    architecture = problem.architecture
+    constraints = problem.constraints
     chips = constraints.chips
     if chips is None:
         return _Priced(optima, built, reached)
     comparison = None
-    if constraints.clock is not None or constraints.calibration is not None:
-        problem = solve.problem_of(law, architecture, constraints)
-        optima = [_timed(row, problem, constraints) for row in optima]
-        best = min(optima, key=lambda row: row.loss)  # by the medians, as the other budget's best is
+    if constraints.time_budget is not None or constraints.calibration is not None:
+        on_chips = problem_on_chips(problem.law, architecture, constraints)
+        optima = [_timed(row, on_chips) for row in optima]
         if built:
-            built = dataclasses.replace(built, speed=_speed_of_buildable(built, problem))
+            built = dataclasses.replace(built, speed=_speed_of_buildable(built, on_chips))
         if reached:
-            reached = by_time.priced_target(reached, problem)
-        experts = [row.n_experts for row in optima]
-        if constraints.clock is not None:
-            comparison = by_time.against_flops(law, architecture, constraints, best, experts)
-        elif best.speed is not None:
-            hours = by_time.hours_with_serving(constraints, best.n_tokens, best.speed)
-            comparison = by_time.against_hours(problem, best.n_experts, hours, experts)
-        chips = by_time.with_modelled_mfu(chips, optima, built is None or built.speed is not None)
+            reached = modelled_speed.priced_target(reached, on_chips)
+        comparison = _against_other_budget(on_chips, optima)
+        chips = modelled_speed.with_modelled_mfu(chips, optima, built is None or built.speed is not None)
     with_costs = []
     for row in optima:
         row_cost = cost.cost_of(row, architecture, constraints, _in_use(chips, row.chips))
@@ -308,27 +300,41 @@ def _priced(question: Question, optima: list[Optimum], built: Buildable | None, 
     return _Priced(with_costs, built, reached, comparison, training_chips)
 
 
-def _timed(row: Optimum, problem: Problem, constraints: Constraints) -> Optimum:
+def _against_other_budget(problem: ProblemOnChips, optima: list[Optimum]) -> ClockComparison | None:
+    """What FLOPs would choose in place of hours, or hours in place of FLOPs; None where no speed is modelled."""
+    constraints = problem.constraints
+    best = min(optima, key=lambda row: row.loss)  # by the medians, as the other budget's best is
+    experts = [row.n_experts for row in optima]
+    if constraints.time_budget is not None:
+        return modelled_speed.against_flops(problem.law, problem.architecture, constraints, best, experts)
+    if best.speed is None:
+        return None
+    hours = modelled_speed.hours_with_serving(constraints, best.n_tokens, best.speed)
+    return modelled_speed.against_hours(problem, best.n_experts, hours, experts)
+
+
+def _timed(row: Optimum, problem: ProblemOnChips) -> Optimum:
     """The best model with one number of experts, with its speed: by hours on the chips that it uses."""
-    if constraints.clock is None:
-        speed = by_time.speed_of_optimum(problem, row.n_experts, row.n_active, row.n_tokens)
+    constraints = problem.constraints
+    if constraints.time_budget is None:
+        speed = modelled_speed.speed_of_optimum(problem, row.n_experts, row.n_active, row.n_tokens)
         return dataclasses.replace(row, speed=speed)
-    chosen = solve.best_of(problem.law, problem.architecture, constraints, row.n_experts)
+    chosen = by_hours.best_of(problem.law, problem.architecture, constraints, row.n_experts)
     assert chosen is not None
     used = chosen.chips if chosen.chips != problem.chips.count else None
-    return dataclasses.replace(row, speed=by_time.speed_of_best(chosen), chips=used)
+    return dataclasses.replace(row, speed=modelled_speed.speed_of_best(chosen), chips=used)
 
 
-def _speed_of_buildable(built: Buildable, problem: Problem) -> Speed | None:
+def _speed_of_buildable(built: Buildable, problem: ProblemOnChips) -> Speed | None:
     """The speed of the model to build: in its own layout or, where that has none, of models of its size.
 
     None where the chips train no such model.
     """
     if built.modelled_speed is None or built.layout is None:
-        return by_time.speed_of_optimum(problem, built.experts_of_law, built.n_active, built.n_tokens)
+        return modelled_speed.speed_of_optimum(problem, built.experts_of_law, built.n_active, built.n_tokens)
     chips = problem.chips
     used = _in_use(chips, _chips_of(built.layout, chips))
-    return by_time.speed_of(problem.calibration, used, built.modelled_speed, built.n_active, built.n_tokens)
+    return modelled_speed.speed_of(problem.calibration, used, built.modelled_speed, built.n_active, built.n_tokens)
 
 
 def _chips_of(layout: Layout, chips: Chips) -> int:
@@ -343,17 +349,9 @@ def _in_use(chips: Chips, count: int | None) -> Chips:
 
 def _hours(constraints: Constraints, best: Optimum) -> float | None:
     """Hours of the budget: those given, else those of the best model; None where they are not known."""
-    if constraints.clock is not None:
+    if constraints.time_budget is not None:
         return float(np.asarray(constraints.hours))
     return best.cost.training_hours if best.cost else None
-
-
-def _explicit(law: Law, constraints: Constraints) -> tuple[str, ...]:
-    """The parts that a plan's JSON lists even where they are None."""
-    names = []
-    if dense_models.are_compared(law, constraints):
-        names.append("dense")
-    return tuple(names)
 
 
 def _config(
@@ -365,7 +363,7 @@ def _config(
     return recipe.runs_config(law, architecture == PAPER)
 
 
-def _rows(
+def _optimum_of_each(
     law: Law, architecture: Architecture, constraints: Constraints, solved: optimum.Optima
 ) -> tuple[list[Optimum], list[Infeasible]]:
     """The best model with each number of experts, and the numbers with which none is feasible."""
@@ -380,8 +378,8 @@ def _rows(
         model = solved.row(i, OPTIMUM_COLUMNS)
         memory_bytes = float(constraints.memory(architecture, solved.d_model[i], e))
         n_blocks = model["d_model"] / architecture.width_per_block
-        if constraints.clock is not None:
-            chosen = solve.best_of(law, architecture, constraints, e)
+        if constraints.time_budget is not None:
+            chosen = by_hours.best_of(law, architecture, constraints, e)
             assert chosen is not None
             memory_bytes = chosen.memory_bytes
             n_blocks = chosen.n_blocks
@@ -404,54 +402,6 @@ def _rows(
         )
         optima.append(optimum_row)
     return optima, infeasible
-
-
-def buildable(
-    question: Question, optima: list[Optimum], best: Optimum
-) -> tuple[Buildable | None, recipe.Recipe | None]:
-    """The model of whole blocks and heads to build, with exact counts, and the recipe to train it by.
-
-    Both are None where no model fits.
-    """
-    law = question.law
-    architecture = question.architecture
-    limits = question.limits
-    if limits.clock is not None:
-        of_hours = solve.best_of(law, architecture, limits, best.n_experts)
-        assert of_hours is not None
-        chosen = built_lib.on_chips(of_hours)
-    elif limits.request is None or best.d_model < hardware.NARROW:
-        chosen = choice.of_whole_blocks(question, optima, best)
-    elif limits.chips is None:
-        chosen = choice.on_grid(question, optima, best)
-    else:
-        chosen = choice.on_grid(solve.problem_of(law, architecture, limits), optima, best)
-    if chosen is None:
-        return None, None
-    built, run_recipe = built_lib.buildable_of(law, architecture, best, chosen, question.request.family)
-    return _with_interval(law, built, architecture), run_recipe
-
-
-def _with_interval(law: Law, built: Buildable, architecture: Architecture) -> Buildable:
-    """The model to build, with the interval of its loss by the law's draws.
-
-    It is the interval of a new run's loss where the law knows the noise of runs, else of the law's own value. A law
-    without draws, or of repeated text, gives none.
-    """
-    if not law.draws or isinstance(law, repeats.Repeated):
-        return built
-    with_its_vocabulary = dataclasses.replace(architecture, vocab_size=built.vocab_size)
-    uncounted = own_counts.uncounted_rows(law, with_its_vocabulary) * built.d_model
-    columns = architecture.structure(built.experts_of_law) | dict(
-        n_active=built.n_active - uncounted, n_total=built.n_total - uncounted, n_tokens=built.n_tokens
-    )
-    columns = {name: columns[name] for name in dict.fromkeys((*law.form.columns, "n_active", "n_tokens"))}
-    noise_is_known = law.noise is not None
-    try:
-        low, high = law.predict_interval(**columns, new_run=noise_is_known)
-    except UserError:  # a size beyond any that a table may have, such as that of 20 training tokens
-        return built
-    return dataclasses.replace(built, loss_interval=[float(low), float(high)], interval_of_a_run=noise_is_known)
 
 
 def _loss_of_token_cap(

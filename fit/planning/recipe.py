@@ -22,6 +22,7 @@ from fit.messages.units import say
 from fit.model.architecture import BATCH_RAMP, PAPER, Model
 from fit.model.shape import ModelShape
 from fit.planning import rates
+from fit.planning.mesh import Ramp
 
 PAPERS_LAW = "joint-moe-2025"
 PAPERS_CONFIG = "configs/joint_moe.py"
@@ -37,8 +38,6 @@ DISAGREEMENT = 2  # the factor between two laws above which a plan warns
 FEWEST_STEPS = 2_000
 MOST_STEPS = 500_000
 SIZES = ("n_active", "n_total", "n_tokens")  # columns of a law that tell whether a plan is beyond its runs
-
-Ramp = tuple[tuple[int, int], ...]  # ((from this many tokens seen, tokens in a batch), ...)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +68,7 @@ class Recipe:
     base_config: str | None
     overrides: dict[str, str]
     sequence: int
-    batch_tokens: tuple[tuple[int, int], ...] | None
+    batch_tokens: Ramp | None
     batch_range: tuple[float, float] | None
     batch_allowed: tuple[float, float] | None
     batch_source: str

@@ -16,7 +16,7 @@ import numpy as np
 
 from fit.aliases import Array, ByName, Floats, Numbers
 from fit.errors import UserError
-from fit.fitted_law import own_counts
+from fit.fitted_law import law_counts
 from fit.fitted_law.law import Law
 from fit.form import Reduced
 from fit.messages import sentences
@@ -102,7 +102,7 @@ def repeats_of(
     rows = {}
     for row in optima:
         reduced = law.fresh.chinchilla_coefficients_at(row.n_experts)
-        counted = own_counts.size(law, architecture, row.n_active, row.d_model)
+        counted = law_counts.counted_n_active(law, architecture, row.n_active, row.d_model)
         size, tokens = law.effective(reduced, counted, row.n_tokens)
         rows[row.n_experts] = RepeatedRow(
             n_experts=row.n_experts,

@@ -9,7 +9,7 @@ from typing import Any
 
 from fit.aliases import Json
 from fit.planning import mesh
-from fit.planning.candidates import Question
+from fit.planning.problem import Problem
 from fit.results import NOT_IN_JSON, Record, WithFindings, optional
 from fit.task_maps.maps import Expected
 
@@ -168,7 +168,7 @@ class Optimum(Record):
       inference_flops_per_token: 2 n_active.
       near_optimal_n_active: [least, most] n_active whose loss is within 0.1% of the best plan's; None if none is.
       extrapolation: Values outside what the law was fitted to.
-      speed: Its speed; only with by="time".
+      speed: Its speed; only where speeds are modelled.
       chips: The chips that train it, where some of those given stand idle.
       cost: What it costs; only where chips are given.
     """
@@ -222,7 +222,7 @@ class Buildable(Record):
       layout: How the chips train it; None without chips. In JSON the mesh stands in `cost`.
       loss_interval: [low, high] of its loss, by the law's draws; None without draws.
       interval_of_a_run: Whether the interval holds the noise of a run.
-      modelled_speed: Tokens per second in its layout; only with by="time".
+      modelled_speed: Tokens per second in its layout; only where speeds are modelled.
     """
 
     n_experts: int
@@ -418,7 +418,7 @@ class DenseComparison(Record):
       loss_saved: Nats per token.
       flops_for_the_same_loss: FLOPs with which dense models reach the best's loss; None where no budget is enough.
       flops_saved: Share of these FLOPs that the best saves.
-      hours_for_the_same_loss, hours_saved: The same with by="time".
+      hours_for_the_same_loss, hours_saved: The same where hours are the budget.
       inference_flops_ratio: FLOPs per served token of the best, over those of the dense model.
     """
 
@@ -613,7 +613,7 @@ class Plan(WithFindings):
       best_at_edge: Whether the best number of experts is the largest or the smallest compared.
       target: The least budget that reaches --target_loss.
       repeats: What it is worth to read the text several times.
-      clock: What FLOPs would choose; only with by="time".
+      clock: What the other budget would choose, hours or FLOPs; only where speeds are modelled.
       chips: The chips to train on.
       architectures: The best of each architecture, where --shape has several values of used.
       like: The model to start from, and what laws say of it.
@@ -622,7 +622,7 @@ class Plan(WithFindings):
       energy: What the training takes from the grid; None without chips, or where their power is not published.
       tasks: Accuracies that the model to train is expected to reach; only with task_map.
       tasks_note: What to know of them; "" for nothing.
-      question: What it was solved for.
+      problem: What it solves.
     """
 
     law: str
@@ -664,7 +664,7 @@ class Plan(WithFindings):
     options: Json | None = optional()
     tasks: list[Expected] | None = optional()
     tasks_note: str | None = optional()
-    question: Question | None = dataclasses.field(default=None, compare=False, metadata=NOT_IN_JSON)
+    problem: Problem | None = dataclasses.field(default=None, compare=False, metadata=NOT_IN_JSON)
 
     @property
     def title(self) -> str:

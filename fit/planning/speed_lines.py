@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from fit.messages import sentences
 from fit.messages.lines import Line
 from fit.messages.units import say
-from fit.planning.cost import MFU
 from fit.planning.results import ClockComparison, Optimum, Speed
+from fit.planning.training_chips import MFU
 
 
 def speeds(clock: ClockComparison, optima: list[Optimum]) -> Line:

@@ -15,8 +15,7 @@ from fit.errors import UserError
 from fit.fitted_law.law import Law
 from fit.messages import sentences, units
 from fit.model.architecture import INFERENCE, Architecture, training_flops
-from fit.planning import optimum
-from fit.planning import solve as by_hours
+from fit.planning import by_hours, optimum
 from fit.planning.constraints import Constraints
 from fit.planning.results import Target, TargetRow
 
@@ -46,7 +45,7 @@ def least_flops(
     Returns:
       FLOPs, or hours where these are the budget; None where no such budget reaches the loss.
     """
-    if constraints.clock is not None:
+    if constraints.time_budget is not None:
         return by_hours.least_hours(law, n_experts, architecture, constraints, loss)
     least = constraints.amount if least is None else least
 

@@ -31,7 +31,7 @@ def of_law(law: Law, architecture: Architecture, constraints: Constraints, exper
       constraints: The budget and the limits.
       experts: The numbers of experts that it chooses from; at least one is feasible.
     """
-    calibration = constraints.clock.calibration if constraints.clock is not None else None
+    calibration = constraints.time_budget.calibration if constraints.time_budget is not None else None
     draws = joint_draws.of_plan(law, experts, calibration)
     solved = joint_draws.solve_draws(law, architecture, constraints, experts, draws)
     best = np.argmin(np.nan_to_num(solved.loss, nan=np.inf), axis=0)

@@ -12,10 +12,10 @@ from fit.fitted_law.parts import LEVEL
 from fit.messages import finding, lines, units
 from fit.messages.lines import Line
 from fit.model.architecture import Architecture
-from fit.planning import law_details, optimum, plan_answer, planning
+from fit.planning import optimum, plan_answer, planning
 from fit.planning.results import Plan
-from fit.render import answer, elements, figures, overview, tables
-from fit.render.options import ReportOptions
+from fit.render import budget_report, elements, figures, law_details, law_overview, tables
+from fit.render.report_options import ReportOptions
 from fit.table.files import check_writable, write_text
 
 TITLES = {
@@ -70,7 +70,7 @@ def write_report(
     check_writable(out)
     limits = options.limits
     if limits is not None:
-        opening = answer.opening(law, measured, options, limits)
+        opening = budget_report.opening(law, measured, options, limits)
         architecture = limits.architecture(law)
     else:
         opening = _of_law(law, measured)
@@ -80,7 +80,7 @@ def write_report(
     return Report(path=out, page=text, summary=opening.summary, plan=opening.plan)
 
 
-def _page(law: Law, architecture: Architecture, opening: answer.Opening, measured: figures.Measured) -> str:
+def _page(law: Law, architecture: Architecture, opening: budget_report.Opening, measured: figures.Measured) -> str:
     """The page: its opening, then the law with its fit, and every table and figure of the paper.
 
     Args:
@@ -100,7 +100,7 @@ def _page(law: Law, architecture: Architecture, opening: answer.Opening, measure
     )
 
 
-def _of_law(law: Law, measured: figures.Measured) -> answer.Opening:
+def _of_law(law: Law, measured: figures.Measured) -> budget_report.Opening:
     """The model to train with the most compute that was fitted. Where the law does not plan, the page says why."""
     where = "the most that was fitted" if "training_flops" in law.ranges else "for which the law does not say its range"
     flops = float(law.ranges.get("training_flops", tables.TABLE_1_FLOPS)[-1])
@@ -110,14 +110,14 @@ def _of_law(law: Law, measured: figures.Measured) -> answer.Opening:
         plan = planning.plan_within(law, law.architecture, optimum.Constraints(flops=flops), law.experts)
         decision = f"With {units.flops(flops)} training FLOPs, {where}: {plan_answer.what_to_train(plan)}"
         warnings = plan.warnings
-        summary = overview.overview(law, measured[0] if measured else None, plan)
+        summary = law_overview.overview(law, measured[0] if measured else None, plan)
     except UserError as e:
         decision = f"Nothing that this law could decide: {e}"
     parts = [f'<p class="answer">{elements.text(decision)}</p>', *lines.html(summary)]
     parts.append(_figure_section(law, law.architecture, FIRST, measured))
     parts.append(f'<p class="soft">{CURVES}</p>')
     title = f"{law.form.name.capitalize()} scaling law: {pathlib.Path(law.name).name}"
-    return answer.Opening(title, parts, warnings, summary=summary)
+    return budget_report.Opening(title, parts, warnings, summary=summary)
 
 
 def _fit(law: Law, architecture: Architecture, warnings: list[str]) -> list[str]:

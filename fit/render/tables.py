@@ -10,12 +10,13 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from fit.aliases import Floats, Json
-from fit.fitted_law import own_counts
+from fit.fitted_law import law_counts
 from fit.fitted_law.law import Law, in_words
+from fit.fitted_law.published_draws import drawing_in_words
 from fit.form import Reduced
 from fit.laws import FORMS, PRESETS
 from fit.model.architecture import Architecture
-from fit.planning import joint_draws, law_details, optimum, plan_findings
+from fit.planning import joint_draws, optimum, plan_findings
 
 TABLE_1_EXPERTS = (1, 2, 4, 8, 16)
 TABLE_1_FLOPS = (1e20, 5e20, 1e21)
@@ -52,7 +53,7 @@ def memories_of(law: Law, architecture: Architecture, budgets: Sequence[float]) 
 
 def _marked(law: Law, architecture: Architecture, row: Json) -> Json:
     """The row, with its values outside the fitted range in words."""
-    size = float(own_counts.size_at(law, architecture, row["n_active"], row["n_experts"]))
+    size = float(law_counts.counted_n_active_at(law, architecture, row["n_active"], row["n_experts"]))
     outside = law.extrapolation(size, row["n_tokens"], row["n_experts"])
     return row | dict(outside_fitted_range=in_words(outside))
 
@@ -236,5 +237,5 @@ def note(which: str, law: Law, rows: Sequence[Json]) -> str:
     bootstrap = law.bootstrap
     assert bootstrap is not None
     low, high = bootstrap.percentiles
-    how = law_details.drawn(bootstrap.form, bootstrap.by)
+    how = drawing_in_words(bootstrap.form, bootstrap.by)
     return f"{low:g}th and {high:g}th percentiles of {law.n_draws} fits: {how}"

@@ -14,14 +14,13 @@ import numpy as np
 
 from fit.aliases import Array, Floats
 from fit.errors import UserError
-from fit.fitted_law import law_runs
 from fit.fitted_law.law import Law
 from fit.messages import units
 from fit.model.architecture import Architecture
-from fit.planning import by_time, optimum
-from fit.planning.clock import SECONDS
+from fit.planning import modelled_speed, optimum
 from fit.planning.constraints import Constraints
 from fit.planning.options import BudgetOptions
+from fit.planning.training_chips import SECONDS_PER_HOUR
 from fit.table.files import replacing
 from fit.table.runs import Runs, held_out, read_runs
 
@@ -74,7 +73,7 @@ def measured(law: Law, table: object) -> Measured:
     """
     if table is None:
         return None
-    runs = read_runs(law_runs.read_runs(law, table), law.form.columns, mix_corpora=True)
+    runs = read_runs(law.settings.read(table), law.form.columns, mix_corpora=True)
     same = runs.has(law.runs.fingerprint or "")
     return runs, held_out(runs, law.settings.holdout if same else "none")
 
@@ -178,12 +177,11 @@ def _draw_by_hours(
     flops = budgets[0] if budgets else budgets_of(law)[1]
     options = BudgetOptions(chips=chips, hours=1.0, speeds=speeds)
     training_chips = options.training_chips(experts)
-    shapes = options.shapes
+    shapes = options.shape_request
     assert training_chips is not None and shapes is not None
-    hours = flops / training_chips.rate(1) / SECONDS
-    calibration = by_time.calibration_of(law, architecture, training_chips, shapes, speeds)
-    limits = Constraints(chips=training_chips)
-    limits = by_time.in_hours(limits, hours, calibration, shapes)
+    hours = flops / training_chips.rate(1) / SECONDS_PER_HOUR
+    calibration = modelled_speed.calibration_of(law, architecture, training_chips, shapes, speeds)
+    limits = Constraints(chips=training_chips, request=shapes).in_hours(hours, calibration)
     return budget.frontier(style.Picture(law, architecture, experts), limits)
 
 

@@ -16,8 +16,8 @@ from fit.fitted_law.law import Law
 from fit.messages import units
 from fit.model.architecture import training_flops
 from fit.planning import optimum
-from fit.planning.clock import SECONDS
 from fit.planning.constraints import Constraints
+from fit.planning.training_chips import SECONDS_PER_HOUR
 from fit.render.figures import style
 from fit.table.runs import Runs
 
@@ -82,8 +82,8 @@ def axis_of(constraints: Constraints) -> str:
     chips = constraints.chips
     if chips is None:
         return "training FLOPs" if not constraints.inference_tokens else "FLOPs of training and inference"
-    if constraints.clock is not None:
-        speed = f"{constraints.clock.calibration.label} speeds"
+    if constraints.time_budget is not None:
+        speed = f"{constraints.time_budget.calibration.label} speeds"
     elif isinstance(chips.mfu, dict):
         speed = "an MFU for each E"
     else:
@@ -94,11 +94,11 @@ def axis_of(constraints: Constraints) -> str:
 def _cost(constraints: Constraints, n_experts: float) -> float:
     """The budget of models of `n_experts` experts: hours if there are chips, else FLOPs."""
     limit = constraints.at(n_experts)
-    if limit.clock is not None:
-        return float(np.asarray(limit.clock.hours))
+    if limit.time_budget is not None:
+        return float(np.asarray(limit.time_budget.hours))
     if limit.chips is None:
         return float(limit.flops)
-    return float(limit.flops) / limit.chips.rate(int(n_experts)) / SECONDS
+    return float(limit.flops) / limit.chips.rate(int(n_experts)) / SECONDS_PER_HOUR
 
 
 def with_budget(constraints: Constraints, n_active: float, n_tokens: float) -> Constraints:

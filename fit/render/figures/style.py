@@ -16,7 +16,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from fit.aliases import Array, Floats, Numbers
-from fit.fitted_law import own_counts
+from fit.fitted_law import law_counts
 from fit.fitted_law.law import Law
 from fit.fitted_law.published_draws import fits_in_words
 from fit.messages import units
@@ -103,7 +103,7 @@ class Picture:
         """
         size, tokens, loss = models
         shown = np.ones(np.shape(loss), bool) if shown is None else shown
-        within = self.law.inside(own_counts.size_at(self.law, self.architecture, size, e), tokens, e)
+        within = self.law.inside(law_counts.counted_n_active_at(self.law, self.architecture, size, e), tokens, e)
         ends = band(self.law, self.architecture, size, tokens, e) if with_band else None
         ends = None if ends is None else np.where(shown, ends, np.nan)
         curve(axis, x, np.where(shown, loss, np.nan), within, look or self.looks[float(e)], ends)
@@ -136,7 +136,7 @@ def band(
         return None
     with np.errstate(all="ignore"):
         losses = optimum.loss_of(law, architecture, n_experts, n_active, n_tokens, drawn(law))
-        flops = training_flops(own_counts.size_at(law, architecture, n_active, n_experts), n_tokens)
+        flops = training_flops(law_counts.counted_n_active_at(law, architecture, n_active, n_experts), n_tokens)
         losses = losses * np.exp(law.log_change(np.atleast_2d(flops)))
     return percentiles(law, losses)
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from fit.aliases import Array, Json
 from fit.errors import UserError
-from fit.fitted_law import own_counts
+from fit.fitted_law import law_counts
 from fit.fitted_law.law import OURS, PRESETS, Law, load
 from fit.form import Form
 from fit.laws import FORMS
@@ -21,7 +21,18 @@ from fit.messages.flags import FIELDS
 from fit.model import reference_model
 from fit.model.architecture import OF_EXPERTS, PAPER
 from fit.model.chips import CHIPS
-from fit.planning import agreement, compare, cost, odds, optimum, plan_answer, plan_findings, serving, solve, speeds
+from fit.planning import (
+    agreement,
+    by_hours,
+    compare,
+    odds,
+    optimum,
+    page_speeds,
+    plan_answer,
+    plan_findings,
+    serving,
+)
+from fit.planning.training_chips import MFU
 from fit.render.planner import formulas
 from fit.table.files import check_writable, write_text
 from fit.table.runs import Runs
@@ -31,7 +42,7 @@ CHIP = "H100"
 MOST_CHIPS = 64  # for a published law
 DEFAULTS = dict(  # of fields that no law decides, as text
     hours="",
-    mfu=str(cost.MFU),
+    mfu=str(MFU),
     dollars_per_hour="2",
     memory_gb="",
     devices="1",
@@ -120,7 +131,7 @@ def of(laws: Sequence[Law], measured: tuple[Runs, Array] | None, chips: tuple[st
     rows[0]["defaults"] |= dict(chip=kind, chips=str(count))
     return dict(
         laws=rows,
-        speeds=speeds.speeds_of(laws[0], kind, count),
+        speeds=page_speeds.speeds_of(laws[0], kind, count),
         runs=runs,
         sentences={name: template for name, template in vars(sentences).items() if name.isupper()},
         catalogue={code: dataclasses.asdict(kind) for code, kind in CATALOGUE.items()},
@@ -133,7 +144,7 @@ def of(laws: Sequence[Law], measured: tuple[Runs, Array] | None, chips: tuple[st
         published={name: _reference_model(name) for name in reference_model.PUBLISHED},
         largest=units.LARGEST,
         odds=_constants(odds, "CLOSE", "CLOSE_BUDGET", "APART", "COLUMNS", "MOST_LOG_SHARE")
-        | _constants(solve, "GAIN"),
+        | _constants(by_hours, "GAIN"),
         doubt=_constants(plan_findings, "MOSTLY") | _constants(optimum, "BAND"),
         paper_shape=dataclasses.asdict(PAPER),
     )
@@ -199,9 +210,9 @@ def _law(law: Law) -> Json:
         origin=_origin(law),
         models={name: models_of_runs[name] for name in _MODELS if name in models_of_runs},
         shape={name: _value_or_refusal(law, name) for name in ("vocab_size", "width_per_block")},
-        own_vocabulary=own_counts.own_vocabulary(law),
-        counted_as_they_are=own_counts.counted_as_they_are(law),
-        shape_ranges=own_counts.shape_ranges(law),
+        own_vocabulary=law_counts.law_vocabulary(law),
+        counted_as_they_are=law_counts.counted_as_they_are(law),
+        shape_ranges=law_counts.shape_ranges(law),
         records_shapes=bool(law.shape_ranges),
         bootstrap=law.bootstrap.to_dict() if law.bootstrap else None,
     )

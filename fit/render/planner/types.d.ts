@@ -42,7 +42,7 @@ interface Limits {
   speeds?: Speeds;
 }
 
-// The grid of speeds as fit/planning/speeds.py makes it, and what is asked of it.
+// The grid of speeds as fit/planning/page_speeds.py makes it, and what is asked of it.
 interface Speeds extends Data {
   asked: { count: number; flops: Flops; command: string }; // flops: the peak of a chip, a second
 }

@@ -12,7 +12,7 @@ import numpy as np
 
 from fit.aliases import Array, Floats, Json
 from fit.errors import UserError
-from fit.fitted_law import own_counts
+from fit.fitted_law import law_counts
 from fit.fitted_law.law import Law
 from fit.fitted_law.parts import LEVEL
 from fit.fitting.noise import Noise
@@ -252,7 +252,7 @@ def candidates(law: Law, architecture: Architecture, experts: Floats, runs: Runs
     """
     width = float(architecture.width_per_block)
     fewest_tokens = runs.n_tokens.min()
-    narrowest = _blocks(own_counts.seen_by(law, architecture), runs.n_active.min())
+    narrowest = _blocks(law_counts.with_law_vocabulary(law, architecture), runs.n_active.min())
     cheapest = training_flops(architecture.n_active(narrowest * width), fewest_tokens)
     if cheapest > flops:
         raise UserError(
@@ -289,7 +289,7 @@ def plain_grid(law: Law, architecture: Architecture, experts: Floats, runs: Runs
     decay = decay_of(law)
     ratio = np.median(runs.n_tokens / runs.n_active)
     width = float(architecture.width_per_block)
-    narrowest = _blocks(own_counts.seen_by(law, architecture), runs.n_active.min())
+    narrowest = _blocks(law_counts.with_law_vocabulary(law, architecture), runs.n_active.min())
     grids = []  # (how far the ratio is off, blocks, longest budget)
     for widest in np.unique(np.geomspace(narrowest, 64 * narrowest, 64).round().astype(int)):
         blocks = np.unique(np.geomspace(narrowest, widest, GRID_WIDTHS).round().astype(int))

@@ -4,7 +4,6 @@ import dataclasses
 
 from fit.aliases import Json
 from fit.fitted_law.law import Law
-from fit.fitted_law.law_runs import read_runs
 from fit.fitting.float64 import float64
 from fit.planning.options import experts_to_compare
 from fit.results import Record, Result
@@ -97,7 +96,7 @@ def suggest(law: Law, runs: object, options: NextOptions) -> NextRuns:
         names = options.names(law)
         experts = experts_to_compare(law, options.experts)
         architecture = options.architecture(law)
-        table = read_runs(law, runs)
+        table = law.settings.read(runs)
         suggestion: Json = next_runs.next_runs(
             law, table, architecture, experts, options.flops, options.target_flops, names
         )

@@ -4,7 +4,6 @@ import dataclasses
 
 from fit import options
 from fit.errors import UserError
-from fit.fitted_law import law_runs
 from fit.fitted_law.law import NAMES, Law
 from fit.studies.speedup import baseline_speedup, speedup
 from fit.studies.speedup.baseline_speedup import BaselineSpeedup
@@ -63,4 +62,4 @@ def of_runs(law: Law | None, runs: object, options: SpeedupOptions) -> Speedup |
         return baseline_speedup.baseline_speedup(
             both, options.baseline, options.by, options.fix, options.seed, options.verbose
         )
-    return speedup.speedup(law, law_runs.read_runs(law, runs), options.seed, options.by, options.verbose)
+    return speedup.speedup(law, law.settings.read(runs), options.seed, options.by, options.verbose)

@@ -18,7 +18,7 @@ from fit import __main__ as command_line
 from fit.fitted_law.law import load
 from fit.fitted_law.predictions import against_measured
 from fit.messages import lines
-from fit.planning import law_details
+from fit.render import law_details
 from fit.table.table import Table, write
 
 ENV = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}

@@ -18,8 +18,8 @@ from fit import stub
 from fit.fitted_law.forecast import PredictOptions
 from fit.fitting.options import FitOptions
 from fit.planning.options import BudgetOptions, PlanOptions
-from fit.render.options import ReportOptions
 from fit.render.plot_options import PlotOptions
+from fit.render.report_options import ReportOptions
 from fit.results import Record, Result
 from fit.studies.architecture_search.search import HolisticOptions
 from fit.studies.next_runs.options import NextOptions

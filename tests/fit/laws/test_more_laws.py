@@ -16,7 +16,8 @@ from fit.fitting import form_comparison, search
 from fit.fitting.problem import Settings, prepare
 from fit.laws import FORMS
 from fit.model.architecture import PAPER, Architecture
-from fit.planning import forms_answer, optimum, planning, target
+from fit.planning import optimum, planning, target
+from fit.render import forms_answer
 from fit.table.runs import Runs, read_runs, rms, subset
 from fit.table.table import Table
 

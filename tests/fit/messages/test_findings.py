@@ -20,7 +20,7 @@ from fit.fitted_law.law import load
 from fit.fitting import fit_warnings, fixed_values, with_rate
 from fit.laws import FORMS
 from fit.messages.finding import CATALOGUE, NOTE, URGENT, WARNING, Finding, finding
-from fit.planning import cost, plan_findings, votes
+from fit.planning import plan_findings, votes
 from fit.planning.options import PlanOptions
 from fit.planning.planning import best_plan
 from fit.studies.next_runs import added
@@ -123,8 +123,10 @@ def sends_longer(folder):
     built = plan.buildable
     mesh = dataclasses.replace(built.cost.mesh, sending_share=2.0)
     built = dataclasses.replace(built, cost=dataclasses.replace(built.cost, mesh=mesh))
-    question = plan.question
-    return cost.findings_of(question.law, question.architecture, question.limits, question.experts, plan.best, built)
+    problem = plan.problem
+    return plan_findings.of_chips(
+        problem.law, problem.architecture, problem.constraints, problem.experts, plan.best, built
+    )
 
 
 def laws_vote(folder):

@@ -10,7 +10,7 @@ from fit import __main__ as command_line
 from fit.fitted_law.law import load
 from fit.model.architecture import PAPER
 from fit.planning import optimum, planning
-from fit.planning.compare import SharedQuestion, compare_laws
+from fit.planning.compare import SharedProblem, compare_laws
 
 SHAPE = dict(vocab_size=PAPER.vocab_size, width_per_block=PAPER.width_per_block)
 LIMITS = optimum.Constraints(flops=1e22, memory_bytes=8e10)
@@ -23,7 +23,7 @@ def total(experts):
 
 
 def answers(*laws, limits=LIMITS, experts=None):
-    result = compare_laws([load(name) for name in laws], SharedQuestion(SHAPE, limits, experts))
+    result = compare_laws([load(name) for name in laws], SharedProblem(SHAPE, limits, experts))
     return {row["law"]: row for row in result["laws"]}, result
 
 

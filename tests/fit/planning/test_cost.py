@@ -17,7 +17,8 @@ from fit.form import Form
 from fit.laws import FORMS, joint
 from fit.messages import units
 from fit.model.architecture import PAPER
-from fit.planning import constraints, repeats
+from fit.model.chips import CHIPS
+from fit.planning import repeats
 from jmoe.config import schema
 from jmoe.config.check import check_config
 from jmoe.cost.chips import CHIPS as JMOE_CHIPS
@@ -103,13 +104,13 @@ def test_mfu_by_number_of_experts(capsys, tmp_path):
 
 
 def test_peaks_are_those_of_data_sheets():
-    h100, tpu7x = constraints.CHIPS["H100"], constraints.CHIPS["tpu7x"]
+    h100, tpu7x = CHIPS["H100"], CHIPS["tpu7x"]
     assert [h100.flops, h100.memory, h100.bandwidth, h100.network] == [989e12, 80 * 2**30, 3350e9, 450e9]
     assert [tpu7x.flops, tpu7x.memory, tpu7x.bandwidth, tpu7x.network] == [2307e12, 192 * 2**30, 7380e9, 600e9]
 
 
 def test_chips_are_those_of_the_trainer():
-    for name, chip in constraints.CHIPS.items():
+    for name, chip in CHIPS.items():
         devices = accelerators.DEVICES_OF_CHIP.get(name, 1)
         known = JMOE_CHIPS[name]
         expected = [devices * value for value in (known.flops, known.capacity, known.bandwidth, known.network)]

@@ -8,7 +8,7 @@ from fit.model.chips import CHIPS
 from fit.model.layout import Layout
 from fit.model.shape import ModelShape
 from fit.planning import grid
-from fit.planning.constraints import ROOM
+from fit.planning.training_chips import MEMORY_SHARE
 
 LAW = "joint-moe-2025"
 FLOPS = dict(flops=1e22, chips="H100:64", dollars_per_hour=2)
@@ -54,7 +54,7 @@ def test_hours_and_dollars_follow_from_the_layout_of_least_time(plan):
     assert built.speed.hours == pytest.approx([hours * low, hours, hours * high], rel=1e-9)
     # no other layout that holds a step, with a batch that the laws allow, is faster
     least, most = built.batch_allowed
-    limit = ROOM * CHIPS["H100"].memory
+    limit = MEMORY_SHARE * CHIPS["H100"].memory
     of_all = []
     for sizes in grid.meshes(64, (1, 2, 4, 8), None, None):
         unit = sizes[0] * sizes[1] * built.sequence

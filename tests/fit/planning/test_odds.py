@@ -15,9 +15,10 @@ from fit import __main__ as command_line
 from fit.fitted_law.law import load
 from fit.model import efficiencies
 from fit.model.architecture import PAPER
-from fit.planning import by_time, grid, joint_draws, measurement, odds, planning, solve, votes
+from fit.planning import by_hours, grid, joint_draws, measurement, odds, planning, votes
 from fit.planning.constraints import Constraints
 from fit.planning.options import PlanOptions
+from fit.planning.problem import problem_on_chips
 from fit.table.runs import Errors
 
 JOINT = "joint-moe-2025"
@@ -54,9 +55,9 @@ def asked(law, hours=24.0, layouts=None, spreads=None, chips="H100:8", **limits)
     constraints = parsed.constraints()
     calibration = efficiencies.of_our_trainer(constraints.chips.kind, constraints.chips.count)
     calibration = dataclasses.replace(calibration, **(spreads or {}))
-    constraints = by_time.in_hours(constraints, hours, calibration, parsed.shapes)
+    constraints = constraints.in_hours(hours, calibration)
     if layouts is not None:
-        constraints = constraints.with_clock(grid=layouts)
+        constraints = constraints.with_time_budget(grid=layouts)
     return law, architecture, constraints
 
 
@@ -122,7 +123,7 @@ def by_hand(law, e, problem, log_speeds, deltas):
     effective = 1 / (1 / (e - 1 + 1 / (1 / start - 1 / most)) + 1 / most)
     log_e = np.log(effective)
     losses = []
-    for part in solve.near(problem, e, (24.0, 24.0)):
+    for part in by_hours.candidates_within(problem, e, (24.0, 24.0)):
         assert len(set(part.row)) == 1
         n_active = part.models.n_active[part.row[0]]
         trained = part.tokens(problem, 24.0).max() * np.exp(log_speeds)
@@ -136,7 +137,7 @@ def test_two_candidates_by_hand():
     """A dense model against 8 experts in six draws of law and speeds."""
     law = load(JOINT)
     question = asked(law, layouts=ONE_SHAPE)
-    problem = solve.problem_of(*question)
+    problem = problem_on_chips(*question)
     deltas = law.coefficients["delta"] * np.array([1, 0.2, 0.05, 1, 0.2, 0.05])
     log_speeds = np.array([[0, 0.3, -0.2, 0.4, 0, 0.1], [0, -0.3, 0.2, 0.1, 0, -0.4]])
     coefficients = {name: np.full(6, value) for name, value in law.coefficients.items()} | dict(delta=deltas)
@@ -197,8 +198,8 @@ def test_a_law_without_draws_is_at_its_median_and_says_so():
     assert all(row.best_in_draws == 0 for row in by_flops.odds.experts)
     why = load("sparsity-2025").no_draws
     assert f"no interval, as {why}" in how_sure(by_flops) and " of 0 " not in how_sure(by_flops)
-    by_hours = fit.plan("sparsity-2025", chips="H100:8", hours=24, experts=[4, 16])
-    assert by_hours.odds.drawn == ["speed"] and f"only speeds are drawn, as {why}" in how_sure(by_hours)
+    in_hours = fit.plan("sparsity-2025", chips="H100:8", hours=24, experts=[4, 16])
+    assert in_hours.odds.drawn == ["speed"] and f"only speeds are drawn, as {why}" in how_sure(in_hours)
 
 
 def test_where_expectation_and_median_differ_both_are_said():

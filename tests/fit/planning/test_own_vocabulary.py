@@ -10,17 +10,19 @@ import numpy as np
 import pytest
 
 import fit
-from fit.fitted_law import own_counts
+from fit.fitted_law import law_counts
 from fit.fitted_law.law import load
 from fit.fitted_law.parts import Beyond, FittedRuns, Scatter
 from fit.fitting import fitting
 from fit.laws import FORMS
 from fit.model import reference_model
 from fit.model.architecture import PAPER, Architecture, Model
-from fit.planning import candidates, optimum, planning
-from fit.planning.compare import SharedQuestion, compare_laws
+from fit.planning import optimum, planning
+from fit.planning.compare import SharedProblem, compare_laws
 from fit.planning.constraints import Constraints
+from fit.planning.model_grid import loss_of, whole_models
 from fit.planning.options import PlanOptions
+from fit.planning.problem import Problem
 from fit.table.runs import read_runs, subset
 
 OWN = 50257
@@ -107,13 +109,13 @@ def test_the_same_blocks_have_the_same_loss(name):
     widths = np.array([128.0, 512.0, 4096.0])
     losses = []
     built = []
-    for vocab_size in (257, own_counts.own_vocabulary(law), 256_000):
+    for vocab_size in (257, law_counts.law_vocabulary(law), 256_000):
         architecture = Architecture(vocab_size)
         losses.append(optimum.loss_of(law, architecture, 1.0, architecture.n_active(widths), 1e9))
-        question = candidates.Question(law=law, architecture=architecture, limits=Constraints())
+        problem = Problem(law=law, architecture=architecture, constraints=Constraints())
         models = [Model(architecture, 8, 1, width=512), Model(architecture, 9, 1, width=640)]
-        models = candidates.whole_models(question, 1.0, models)
-        built.append(candidates.loss_of(question, models, slice(None), np.array([1e9, 1e9])))
+        models = whole_models(problem, 1.0, models)
+        built.append(loss_of(problem, models, slice(None), np.array([1e9, 1e9])))
     assert losses[0] == pytest.approx(losses[1], rel=1e-12)
     assert losses[2] == pytest.approx(losses[1], rel=1e-12)
     if law.form.chinchilla_coefficients_at and law.counts_embedding:
@@ -124,15 +126,15 @@ def test_the_same_blocks_have_the_same_loss(name):
 def test_its_own_vocabulary_and_that_of_any_run_stay_as_they_are():
     law = load(LAW)
     for vocab_size in (OWN, 50304):  # with padding
-        assert own_counts.foreign_rows(law, Architecture(vocab_size)) == 0
-    assert own_counts.foreign_rows(law, Architecture(OWN + 1000)) == 2000
-    assert own_counts.foreign_rows(law, Architecture(OWN - 1000, tied=True)) == -1000
+        assert law_counts.extra_rows(law, Architecture(vocab_size)) == 0
+    assert law_counts.extra_rows(law, Architecture(OWN + 1000)) == 2000
+    assert law_counts.extra_rows(law, Architecture(OWN - 1000, tied=True)) == -1000
     models = dataclasses.replace(law.models, differing=dict(vocab_size=(32000.0, float(OWN))))
     several = dataclasses.replace(law, name="mine", models=models)
-    assert own_counts.foreign_rows(several, Architecture(32000)) == 0
-    assert own_counts.foreign_rows(several, Architecture(32001)) == 2 * (32001 - OWN)
+    assert law_counts.extra_rows(several, Architecture(32000)) == 0
+    assert law_counts.extra_rows(several, Architecture(32001)) == 2 * (32001 - OWN)
     unknown = dataclasses.replace(law, name="mine", models=dataclasses.replace(law.models, vocab_size=None))
-    assert own_counts.foreign_rows(unknown, Architecture(32000)) == 0
+    assert law_counts.extra_rows(unknown, Architecture(32000)) == 0
 
 
 def test_draws_and_intervals_follow():
@@ -165,7 +167,7 @@ def test_width_and_depth_outside_the_runs_are_said():
     plan = planning.plan_within(measured, PAPER, Constraints(flops=1e21), [8])
     width = {row["column"]: row for row in plan.best.extrapolation}["d_model"]
     assert width["factor"] == pytest.approx(plan.best.d_model / 1024) and width["high"] == 1024
-    (answer,) = compare_laws([measured], SharedQuestion(SHAPE, Constraints(flops=1e21), [8])).laws
+    (answer,) = compare_laws([measured], SharedProblem(SHAPE, Constraints(flops=1e21), [8])).laws
     assert {row["column"] for row in answer.extrapolation} == {row["column"] for row in plan.best.extrapolation}
 
 

@@ -19,8 +19,9 @@ from fit.model.chips import CHIPS
 from fit.model.layout import Layout
 from fit.model.shape import ModelShape
 from fit.model.step_cost import step_cost
-from fit.planning import by_time, choice, grid, joint_draws, optimum, planning, rates, recipe, solve
+from fit.planning import by_hours, grid, joint_draws, optimum, planning, rates, recipe, shape_choice
 from fit.planning.options import PlanOptions
+from fit.planning.problem import problem_on_chips
 from launch import prices
 
 JOINT = "joint-moe-2025"
@@ -34,16 +35,16 @@ def asked(law, chips, hours, options=None, layouts=None, **limits):
     (architecture,) = parsed.architectures(law)
     limits = parsed.constraints()
     calibration = efficiencies.of_our_trainer(limits.chips.kind, limits.chips.count)
-    constraints = by_time.in_hours(limits, hours, calibration, parsed.shapes)
+    constraints = limits.in_hours(hours, calibration)
     if layouts is not None:
-        constraints = constraints.with_clock(grid=layouts)
+        constraints = constraints.with_time_budget(grid=layouts)
     return law, architecture, constraints
 
 
 def best(chips, hours, experts=(8, 32), law=JOINT, **limits):
     """The best candidate of a plan by hours."""
     question = asked(law, chips, hours, **limits)
-    found = [solve.best_of(*question, e) for e in experts]
+    found = [by_hours.best_of(*question, e) for e in experts]
     return min((each for each in found if each is not None), key=lambda each: each.loss)
 
 
@@ -55,7 +56,7 @@ COARSE = grid.Grid(
 
 def losses_of(questions, e):
     """The losses of the best candidates of questions [(chips, hours, limits)] on the grid COARSE; infinite for none."""
-    found = [solve.best_of(*asked(JOINT, chips, h, layouts=COARSE, **limits), e) for chips, h, limits in questions]
+    found = [by_hours.best_of(*asked(JOINT, chips, h, layouts=COARSE, **limits), e) for chips, h, limits in questions]
     return [math.inf if each is None else each.loss for each in found]
 
 
@@ -105,7 +106,7 @@ def test_more_tokens_and_fewer_to_serve_are_never_worse():
 def expected_loss(law, chips, hours, experts, **limits):
     """The least expected loss over the draws of law and speeds."""
     law, architecture, constraints = asked(law, chips, hours, **limits)
-    draws = joint_draws.of_plan(law, experts, constraints.clock.calibration)
+    draws = joint_draws.of_plan(law, experts, constraints.time_budget.calibration)
     return joint_draws.solve_draws(law, architecture, constraints, experts, draws).loss.mean(axis=1).min()
 
 
@@ -358,7 +359,7 @@ def test_brute_force_agrees(e):
     for hours in np.geomspace(0.3, 2400, 25):
         for limits in ({}, dict(max_tokens=float(2e8 * hours))):
             question = asked(JOINT, "H100:16", float(hours), layouts=LESS, **limits)
-            assert solve.best_of(*question, e).loss == pytest.approx(by_loops(e, hours, **limits), rel=1e-6)
+            assert by_hours.best_of(*question, e).loss == pytest.approx(by_loops(e, hours, **limits), rel=1e-6)
 
 
 @pytest.mark.parametrize("e", [1, 8])
@@ -371,13 +372,13 @@ def test_brute_force_agrees_in_draws(e):
     n_active, seconds, least, most = np.array(trainable(e)).T
     for hours in np.geomspace(1, 1000, 8):
         question = asked(JOINT, "H100:16", float(hours), layouts=LESS)
-        draws = joint_draws.of_plan(law, [e], question[-1].clock.calibration)
+        draws = joint_draws.of_plan(law, [e], question[-1].time_budget.calibration)
         speeds = np.exp(draws.log_speeds[0])
         tokens = np.floor(np.minimum(hours * 3600 / seconds, most))
         is_trained = (tokens >= least) & (tokens >= 1)
         counts = dict(n_active=n_active[is_trained], n_tokens=tokens[is_trained] * speeds[:, None], n_experts=float(e))
         losses = law.loss({name: values[:, None] for name, values in draws.coefficients.items()}, counts)
-        found = solve.in_draws(solve.problem_of(*question), e, speeds, draws.coefficients)["loss"]
+        found = by_hours.in_draws(problem_on_chips(*question), e, speeds, draws.coefficients)["loss"]
         lowest = losses.min(axis=1)
         assert np.sum(found > lowest * (1 + 1e-6)) <= 4 and np.all(found >= lowest * (1 - 1e-6))
         assert found.mean() == pytest.approx(lowest.mean(), rel=5e-5)
@@ -394,8 +395,8 @@ def test_no_option_left_out_betters_an_answer():
         values = getattr(SMALL, name)
         left_out = rng.choice(values)
         smaller = dataclasses.replace(SMALL, **{name: tuple(value for value in values if value != left_out)})
-        whole = solve.best_of(*asked(JOINT, chips, hours, layouts=SMALL), e)
-        part = solve.best_of(*asked(JOINT, chips, hours, layouts=smaller), e)
+        whole = by_hours.best_of(*asked(JOINT, chips, hours, layouts=SMALL), e)
+        part = by_hours.best_of(*asked(JOINT, chips, hours, layouts=smaller), e)
         assert whole is not None
         assert part is None or part.loss >= whole.loss / SAME
 
@@ -446,11 +447,11 @@ CHIPS_BY_FLOPS = [("H100", n) for n in (1, 7, 12, 24, 61)] + [("v5e", 16)]
 def built_by_flops(law, constraints, e, layouts=None):
     """(the line's optimum, what is built) of a plan by FLOPs on chips with one number of experts."""
     solved = optimum.solve(law, np.array([float(e)]), PAPER, constraints)
-    (row,), _ = planning._rows(law, PAPER, constraints, solved)
-    problem = solve.problem_of(law, PAPER, constraints)
+    (row,), _ = planning._optimum_of_each(law, PAPER, constraints, solved)
+    problem = problem_on_chips(law, PAPER, constraints)
     if layouts is not None:
         problem = dataclasses.replace(problem, grid=layouts)
-    return row, choice.on_grid(problem, [row], row)
+    return row, shape_choice.on_grid(problem, [row], row)
 
 
 @pytest.mark.parametrize("e", [1, 4, 32])
@@ -475,25 +476,25 @@ def test_a_plan_by_flops_prices_what_a_plan_by_hours_emits():
         chips = f"{rng.choice(['H100', 'H200', 'v5e', 'B200'])}:{rng.choice([4, 8, 12, 16])}"
         hours = 10 ** rng.uniform(0.5, 3)
         e = rng.choice([1, 4, 32])
-        by_hours = solve.best_of(*asked(JOINT, chips, hours, layouts=SMALL), e)
-        n_active = float(by_hours.models.n_active[by_hours.row])
+        planned = by_hours.best_of(*asked(JOINT, chips, hours, layouts=SMALL), e)
+        n_active = float(planned.models.n_active[planned.row])
         limits = PlanOptions.parse(
             chips=chips,
-            flops=6 * n_active * by_hours.n_tokens * (1 + 1e-12),
-            max_tokens=by_hours.n_tokens,
-            memory_gb=by_hours.memory_bytes * (1 + 1e-12) / 1e9,
+            flops=6 * n_active * planned.n_tokens * (1 + 1e-12),
+            max_tokens=planned.n_tokens,
+            memory_gb=planned.memory_bytes * (1 + 1e-12) / 1e9,
         ).constraints()
         _, chosen = built_by_flops(law, limits, e, SMALL)
-        planned = by_hours.n_tokens / by_hours.tokens_per_second
-        assert chosen.n_tokens / chosen.speed == pytest.approx(planned, rel=0.01)
+        seconds = planned.n_tokens / planned.tokens_per_second
+        assert chosen.n_tokens / chosen.speed == pytest.approx(seconds, rel=0.01)
 
 
 def test_a_bound_is_below_every_candidate():
     """Pruning leaves nothing out: the seconds that bound a shape are below those of each of its layouts."""
     for e, chips in itertools.product((1, 32), ("H100:16", "v5e:16", "tpu7x:4")):
         law, architecture, constraints = asked(JOINT, chips, 100, layouts=SMALL)
-        problem = solve.problem_of(law, architecture, constraints)
-        for found in solve.near(problem, e, (1.0, 1e5)):
+        problem = problem_on_chips(law, architecture, constraints)
+        for found in by_hours.candidates_within(problem, e, (1.0, 1e5)):
             from fit.planning import candidates
 
             floor = candidates.least_seconds(problem, found.models)

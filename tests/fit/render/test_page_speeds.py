@@ -11,10 +11,13 @@ from planner_tab import Planner, calculating_tab, typed
 
 from fit import __main__ as command_line
 from fit.fitted_law.law import load
-from fit.planning import by_time, candidates, solve
-from fit.planning.constraints import ROOM, Chips, Constraints
+from fit.planning import candidates, modelled_speed
+from fit.planning.constraints import Constraints
 from fit.planning.grid import ShapeRequest
+from fit.planning.model_grid import models_of
 from fit.planning.optimum import optima
+from fit.planning.problem import problem_on_chips
+from fit.planning.training_chips import MEMORY_SHARE, Chips
 
 LAW = "joint-moe-2025"
 COUNTS = (1, 2, 4, 8, 16, 32, 64)
@@ -71,8 +74,9 @@ def question_of(state):
     """(the law, its architecture, the limits and the numbers of experts of a state), as `fit plan` has them."""
     law = load(LAW)
     architecture = law.shaped(None, None)
-    chips = Chips("H100", int(state["chips"]), 0.4, room=ROOM)
+    chips = Chips("H100", int(state["chips"]), 0.4, memory_share=MEMORY_SHARE)
     memory_bytes = 1e9 * float(state["memory_gb"]) if "memory_gb" in state else None
+    request = ShapeRequest()
     limits = Constraints(
         memory_bytes=memory_bytes,
         bytes_per_parameter=float(state.get("bytes_per_parameter", 2)),
@@ -80,11 +84,11 @@ def question_of(state):
         max_tokens=float(state["max_tokens"]) if "max_tokens" in state else None,
         inference_tokens=float(state.get("inference_tokens", 0)),
         chips=chips,
+        request=request,
     )
-    request = ShapeRequest()
-    calibration = by_time.calibration_of(law, architecture, chips, request, None)
+    calibration = modelled_speed.calibration_of(law, architecture, chips, request, None)
     experts = tuple(map(int, state["experts"].split(","))) if "experts" in state else law.experts
-    return law, architecture, by_time.in_hours(limits, float(state["hours"]), calibration, request), experts
+    return law, architecture, limits.in_hours(float(state["hours"]), calibration), experts
 
 
 def hours_of(problem, row):
@@ -92,7 +96,7 @@ def hours_of(problem, row):
     chips = dataclasses.replace(problem.chips, count=row.get("chips", problem.chips.count))
     problem = dataclasses.replace(problem, chips=chips)
     hours = []
-    for models in candidates.models_of(problem, row["n_experts"]):
+    for models in models_of(problem, row["n_experts"]):
         is_model = (models.n_active == row["n_active"]) & (models.n_total == row["n_total"])
         rows = np.flatnonzero(is_model & (np.asarray(models.shape.d_model) == row["d_model"]))
         part = candidates.on_tokens(problem, models, rows, np.full(len(models.n_active), row["n_tokens"]))
@@ -115,7 +119,7 @@ def test_forty_questions_by_hours(tab):
         best = answer["plan"]["best"]
         solved = optima(law, architecture, limits, np.array(experts))
         assert best["loss"] == pytest.approx(np.nanmin(solved.loss), rel=1e-3), state
-        problem = solve.problem_of(law, architecture, limits)
+        problem = problem_on_chips(law, architecture, limits)
         assert best["speed"]["hours"][1] == pytest.approx(hours_of(problem, best), rel=1e-2), state
         served = best["n_tokens"] + float(state.get("inference_tokens", 0)) / 3
         assert served / best["speed"]["tokens_per_second"][1] / 3600 <= float(state["hours"]) * (1 + 1e-9)

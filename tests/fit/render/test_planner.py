@@ -11,7 +11,7 @@ import pytest
 from planner_tab import SETTLED, Planner, assert_same, typed
 
 from fit import __main__ as command_line
-from fit.commands import replaced
+from fit.commands import former_flags
 from fit.messages import sentences
 from fit.messages.units import amount
 
@@ -102,7 +102,7 @@ def wishes(law, count, seed):
 
 def typed_flags(state):
     """The flags of `fit plan` for fields of the form."""
-    return " ".join(word for name, value in state.items() for word in replaced.replacement("plan", name, value))
+    return " ".join(word for name, value in state.items() for word in former_flags.replacement("plan", name, value))
 
 
 def test_the_page_computes_what_the_command_line_does(planner, folder, capsys):

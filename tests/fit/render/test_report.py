@@ -14,7 +14,7 @@ from fit.model import efficiencies
 from fit.planning import compare
 from fit.render import figures, report
 from fit.render.figures import budget, style
-from fit.render.options import ReportOptions
+from fit.render.report_options import ReportOptions
 from fit.table.runs import read_runs
 
 PUBLISHED = "joint-moe-2025"
@@ -141,9 +141,9 @@ def test_its_numbers_follow_from_each_other(pages):
 
 def test_a_frontier_goes_through_the_plan_and_falls():
     plan = fit.plan(PUBLISHED, flops=1e22, memory_gb=80)
-    question = plan.question
-    picture = style.Picture(question.law, question.architecture, question.experts)
-    _, columns = budget.frontier(picture, question.limits, (plan.best.n_experts, plan.best.loss))
+    problem = plan.problem
+    picture = style.Picture(problem.law, problem.architecture, problem.experts)
+    _, columns = budget.frontier(picture, problem.constraints, (plan.best.n_experts, plan.best.loss))
     numbers = {name: np.array(values) for name, values in columns.items()}
     for row in plan.optima:
         rows = numbers["n_experts"] == row.n_experts

@@ -190,10 +190,10 @@ def test_efficiency_leverage():
     granularity = np.linspace(1, 40, 4000)
     assert granularity[np.argmax(leverage.leverage(0.031, granularity, 1e20))] == pytest.approx(12, abs=1)
     assert leverage.leverage(1.0, np.array([2, 12]), 1e20) == pytest.approx(1, abs=0.02)
-    assert leverage.of_split(32, 16, 1e20) == dict(
+    assert leverage.of_architecture(32, 16, 1e20) == dict(
         leverage=pytest.approx(leverage.leverage(1 / 32, 32 / 3, 1e20)), outside=[]
     )
-    assert leverage.of_split(8, 1, 1e22)["outside"] == ["granularity", "flops"]
+    assert leverage.of_architecture(8, 1, 1e22)["outside"] == ["granularity", "flops"]
 
 
 def test_no_surface_of_too_few_runs(tmp_path):

@@ -10,19 +10,20 @@ Axes: numbers of experts, hours and coefficients broadcast together, and results
 import dataclasses
 import math
 from collections.abc import Sequence
+from typing import SupportsIndex
 
 import numpy as np
 
-from fit.aliases import Array, ByName, Floats, Numbers
+from fit.aliases import Array, ByName, Floats, Json, Numbers
 from fit.fitted_law.law import Law
-from fit.model import efficiencies
 from fit.model.architecture import Architecture, root
 from fit.model.step_cost import step_cost
 from fit.planning import candidates as candidates_lib
-from fit.planning.candidates import Candidates, ModelGrid, Problem, Question
+from fit.planning.candidates import Candidates
 from fit.planning.constraints import Constraints
 from fit.planning.grid import Grid
-from fit.planning.optima import Optima
+from fit.planning.model_grid import ModelGrid, loss_of, models_of
+from fit.planning.problem import ProblemOnChips, problem_on_chips
 
 SPAN = 2.0  # hours within this factor share one set of candidates
 MOST_DOUBLINGS = 40  # of the hours, in search of those that reach a loss
@@ -45,21 +46,34 @@ COARSE = Grid(
 )
 
 
-def problem_of(law: Law, architecture: Architecture, constraints: Constraints) -> Problem:
-    """The problem of a plan on the chips of the constraints. Without a clock its speeds are our trainer's, or those of
-    the constraints' calibration."""
-    chips = constraints.chips
-    assert chips is not None
-    clock = constraints.clock
-    grid = Grid()
-    if clock is not None:
-        calibration = clock.calibration
-        grid = clock.grid
-    else:
-        calibration = constraints.calibration or efficiencies.of_our_trainer(chips.kind, chips.count)
-    return Problem(
-        law=law, architecture=architecture, limits=constraints, chips=chips, calibration=calibration, grid=grid
-    )
+@dataclasses.dataclass(frozen=True)
+class Optima:
+    """The best models. All attributes are arrays of one shape; numbers are NaN where no model is feasible.
+
+    Attributes:
+      n_experts: as the law counts them.
+      n_active, n_total: parameters, real numbers.
+      n_tokens: training tokens.
+      loss: nats per token.
+      d_model: width, a real number.
+      size_bound: what fixed n_active: "" (the optimum is free), "memory", "chips" (which hold no larger model in
+        training), "serving" (larger models decode too slowly), "tokens" (all tokens are used), "plateau" (larger models
+        gain nothing) or "smallest".
+      feasible: whether the constraints leave any model.
+    """
+
+    n_experts: np.ndarray
+    n_active: np.ndarray
+    n_total: np.ndarray
+    n_tokens: np.ndarray
+    loss: np.ndarray
+    d_model: np.ndarray
+    size_bound: np.ndarray
+    feasible: np.ndarray
+
+    def row(self, i: SupportsIndex | tuple[()] = (), names: Sequence[str] = ("n_active", "n_tokens", "loss")) -> Json:
+        """The i-th optimum as a dictionary of plain numbers: n_experts and these names."""
+        return dict(n_experts=int(self.n_experts[i])) | {name: float(getattr(self, name)[i]) for name in names}
 
 
 def optima(law: Law, n_experts: Numbers, architecture: Architecture, constraints: Constraints) -> Optima:
@@ -69,12 +83,12 @@ def optima(law: Law, n_experts: Numbers, architecture: Architecture, constraints
       law: The law of the loss.
       n_experts: As the law counts them.
       architecture: How models are built.
-      constraints: With chips and a clock, whose hours may be an array.
+      constraints: With chips, and with hours as the budget, which may be an array.
     """
     arrays = np.broadcast_arrays(n_experts, constraints.hours)
     shape = arrays[0].shape
     experts, hours = (np.asarray(array, float).ravel() for array in arrays)
-    problem = problem_of(law, architecture, constraints)
+    problem = problem_on_chips(law, architecture, constraints)
     columns = {name: np.full(experts.shape, np.nan) for name in COLUMNS}
     bound = np.full(experts.shape, "", dtype=object)
     for e in np.unique(experts):
@@ -109,7 +123,7 @@ def _spans(hours: Array) -> list[Array]:
     return [np.array(group) for group in groups]
 
 
-def _best_columns(problem: Problem, e: float, hours: Array) -> dict[str, Array]:
+def _best_columns(problem: ProblemOnChips, e: float, hours: Array) -> dict[str, Array]:
     """The best models with one number of experts: {name of COLUMNS: values [n_rows]}, NaN where there is none.
 
     Args:
@@ -118,20 +132,20 @@ def _best_columns(problem: Problem, e: float, hours: Array) -> dict[str, Array]:
       hours: The budget of each row, within SPAN of one another.
     """
     by_recipe = []
-    for candidates in near(problem, e, (float(hours.min()), float(hours.max()))):
+    for candidates in candidates_within(problem, e, (float(hours.min()), float(hours.max()))):
         shapes, tokens = _most_tokens(problem, candidates, hours)
         by_recipe.append(_best_of_shapes(problem, candidates.models, shapes, tokens))
     return _best_of_recipes(by_recipe, len(hours))
 
 
-def in_draws(problem: Problem, e: float, speeds: Array, coefficients: ByName) -> dict[str, Array]:
+def in_draws(problem: ProblemOnChips, e: float, speeds: Array, coefficients: ByName) -> dict[str, Array]:
     """The best model with one number of experts in each of several draws, among the candidates of the plan itself.
 
     A candidate of a draw is trained for as long as in the plan, at the drawn speed. `gain` is what it would gain in ln
     loss with GAIN more tokens, over ln(1 + GAIN).
 
     Args:
-      problem: The problem, whose clock has one number of hours.
+      problem: The problem, whose budget is one number of hours.
       e: The number of experts, as the law counts them.
       speeds: Over the modelled speed, [n_draws].
       coefficients: By name, in place of the law's, [n_draws] each; empty for the law's own.
@@ -139,22 +153,22 @@ def in_draws(problem: Problem, e: float, speeds: Array, coefficients: ByName) ->
     Returns:
       {name of COLUMNS, or gain: values [n_draws]}; NaN where there is no model.
     """
-    hours = np.asarray(problem.limits.hours, float).reshape(1)
+    hours = np.asarray(problem.constraints.hours, float).reshape(1)
     drawn = {name: np.asarray(value)[:, None] for name, value in coefficients.items()}
     by_recipe = []
-    for candidates in near(problem, e, (float(hours[0]), float(hours[0]))):
+    for candidates in candidates_within(problem, e, (float(hours[0]), float(hours[0]))):
         shapes, tokens = _most_tokens(problem, candidates, hours)
         tokens = np.minimum(tokens * speeds[:, None], problem.cap)
         best = _best_of_shapes(problem, candidates.models, shapes, tokens, drawn)
         more = best["n_tokens"][:, None] * (1 + GAIN)
         row = best["shape"][:, None]
-        loss = candidates_lib.loss_of(problem, candidates.models, row, more, drawn)[:, 0]
+        loss = loss_of(problem, candidates.models, row, more, drawn)[:, 0]
         best["gain"] = np.log(best["loss"] / loss) / math.log1p(GAIN)
         by_recipe.append(best)
     return _best_of_recipes(by_recipe, len(speeds), (*COLUMNS, "gain"))
 
 
-def _most_tokens(problem: Problem, candidates: Candidates, hours: Array) -> tuple[Array, Array]:
+def _most_tokens(problem: ProblemOnChips, candidates: Candidates, hours: Array) -> tuple[Array, Array]:
     """(indices of shapes [n_shapes], training tokens of the fastest layout of each in these hours [n_rows, n_shapes]).
 
     candidates: in the order of their shapes.
@@ -165,7 +179,7 @@ def _most_tokens(problem: Problem, candidates: Candidates, hours: Array) -> tupl
 
 
 def _best_of_shapes(
-    problem: Problem, models: ModelGrid, shapes: Array, tokens: Array, coefficients: ByName | None = None
+    problem: ProblemOnChips, models: ModelGrid, shapes: Array, tokens: Array, coefficients: ByName | None = None
 ) -> dict[str, Array]:
     """The best shape of one recipe in each row, by name of COLUMNS, and its index `shape`; loss is infinite for none.
 
@@ -176,7 +190,7 @@ def _best_of_shapes(
       tokens: Training tokens, [n_rows, n_shapes].
       coefficients: By name, [n_rows, 1] each; the law's own where there are none.
     """
-    losses = candidates_lib.loss_of(problem, models, shapes, tokens, coefficients)
+    losses = loss_of(problem, models, shapes, tokens, coefficients)
     losses = np.where(np.isnan(losses), np.inf, losses)
     best = np.argmin(losses, axis=1)
     rows = np.arange(len(losses))
@@ -204,37 +218,32 @@ def _best_of_recipes(
     return columns
 
 
-def near(problem: Problem, e: float, hours: tuple[float, float]) -> list[Candidates]:
+def candidates_within(problem: ProblemOnChips, e: float, hours: tuple[float, float]) -> list[Candidates]:
     """The candidates with one number of experts that could be the best between two numbers of hours, by recipe.
 
-    They come in the order of their shapes. The limits keep them in their cache.
+    They come in the order of their shapes. The constraints keep them in their cache.
     """
-    limits = problem.limits
-    clock = limits.clock
-    assert clock is not None
-    key = (id(problem.law), problem.architecture, limits.cap, limits.inference_tokens, limits.memory_bytes)
-    key = (*key, limits.serving, limits.request, problem.chips.count, problem.grid, clock.at_most, e, hours)
-    if key not in limits.cache:
-        by_recipe = candidates_lib.in_hours(problem, models_of(problem, e), hours, clock.at_most)
-        limits.cache[key] = [part.part(np.argsort(part.row, kind="stable")) for part in by_recipe]
-    return limits.cache[key]
-
-
-def models_of(question: Question, e: float) -> list[ModelGrid]:
-    """candidates.models_of, kept in the cache of the limits."""
-    limits = question.limits
+    constraints = problem.constraints
+    time_budget = constraints.time_budget
+    assert time_budget is not None
     key = (
-        id(question.law),
-        question.architecture,
-        limits.memory_bytes,
-        limits.serving,
-        limits.request,
-        question.grid,
+        id(problem.law),
+        problem.architecture,
+        constraints.cap,
+        constraints.inference_tokens,
+        constraints.memory_bytes,
+        constraints.serving,
+        constraints.request,
+        problem.chips.count,
+        problem.grid,
+        time_budget.at_most,
         e,
+        hours,
     )
-    if key not in limits.cache:
-        limits.cache[key] = candidates_lib.models_of(question, e)
-    return limits.cache[key]
+    if key not in constraints.cache:
+        by_recipe = candidates_lib.in_hours(problem, models_of(problem, e), hours, time_budget.at_most)
+        constraints.cache[key] = [part.part(np.argsort(part.row, kind="stable")) for part in by_recipe]
+    return constraints.cache[key]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -248,7 +257,7 @@ class Best:
       loss: Nats per token.
     """
 
-    problem: Problem
+    problem: ProblemOnChips
     candidate: Candidates
     n_tokens: int
     loss: float
@@ -286,12 +295,12 @@ class Best:
 
 def best_of(law: Law, architecture: Architecture, constraints: Constraints, e: float) -> Best | None:
     """The best candidate with one number of experts in the constraints' hours; None where chips train none."""
-    problem = problem_of(law, architecture, constraints)
+    problem = problem_on_chips(law, architecture, constraints)
     hours = float(np.asarray(constraints.hours))
     best = None
-    for candidates in near(problem, e, (hours, hours)):
+    for candidates in candidates_within(problem, e, (hours, hours)):
         tokens = candidates.tokens(problem, hours)
-        losses = candidates_lib.loss_of(problem, candidates.models, candidates.row, tokens)
+        losses = loss_of(problem, candidates.models, candidates.row, tokens)
         lowest = float(losses.min())
         if math.isfinite(lowest) and (best is None or lowest < best.loss):
             equal = np.flatnonzero(losses == lowest)
@@ -336,14 +345,14 @@ def near_optimal(
     law: Law, architecture: Architecture, constraints: Constraints, n_experts: Array, target: float
 ) -> tuple[Array, Array]:
     """(least, most) n_active of candidates whose loss is at most a target, for each number of experts; NaN for none."""
-    problem = problem_of(law, architecture, constraints)
+    problem = problem_on_chips(law, architecture, constraints)
     hours = float(np.asarray(constraints.hours))
     ends = np.full((2, len(n_experts)), np.nan)
     for i, e in enumerate(n_experts):
         sizes = []
-        for candidates in near(problem, float(e), (hours, hours)):
+        for candidates in candidates_within(problem, float(e), (hours, hours)):
             tokens = candidates.tokens(problem, hours)
-            losses = candidates_lib.loss_of(problem, candidates.models, candidates.row, tokens)
+            losses = loss_of(problem, candidates.models, candidates.row, tokens)
             sizes.append(candidates.models.n_active[candidates.row[losses <= target]])
         sizes_within = np.concatenate(sizes) if sizes else EMPTY
         if len(sizes_within):
@@ -367,13 +376,13 @@ def best_architecture(
         alike_in_speed.setdefault(dataclasses.replace(architecture, shared=0), []).append(architecture)
     for timed, alike in alike_in_speed.items():
         for e in np.asarray(experts)[timed.has_enough_experts(experts)][::-1]:
-            coarse = constraints.with_clock(grid=COARSE, at_most=lowest * (1 + SHARED_EFFECT))
-            problem = problem_of(law, timed, coarse)
-            for candidates in near(problem, float(e), (hours, hours)):
+            coarse = constraints.with_time_budget(grid=COARSE, at_most=lowest * (1 + SHARED_EFFECT))
+            problem = problem_on_chips(law, timed, coarse)
+            for candidates in candidates_within(problem, float(e), (hours, hours)):
                 tokens = candidates.tokens(problem, hours)
                 for architecture in alike:
                     variant = dataclasses.replace(problem, architecture=architecture)
-                    losses = candidates_lib.loss_of(variant, candidates.models, candidates.row, tokens)
+                    losses = loss_of(variant, candidates.models, candidates.row, tokens)
                     if losses.min() < lowest:
                         lowest = float(losses.min())
                         chosen = architecture
@@ -382,7 +391,7 @@ def best_architecture(
 
 def trains_any(law: Law, architecture: Architecture, constraints: Constraints, e: float) -> bool:
     """Whether the chips train any model with one number of experts, however long it takes."""
-    problem = problem_of(law, architecture, constraints)
+    problem = problem_on_chips(law, architecture, constraints)
     for models in models_of(problem, e):
         rows = np.argsort(models.n_active, kind="stable")[:SMALLEST]
         tokens = np.maximum(models.least_tokens + 1, 1e9)
@@ -397,10 +406,10 @@ def least_hours(law: Law, e: float, architecture: Architecture, constraints: Con
     None where even MOST_DOUBLINGS of the hours are not enough.
     """
     low = float(np.asarray(constraints.hours))
-    problem = problem_of(law, architecture, constraints.with_clock(at_most=loss))
+    problem = problem_on_chips(law, architecture, constraints.with_time_budget(at_most=loss))
     for doubling in range(MOST_DOUBLINGS):
         if _could_reach(problem, e, low * SPAN, loss):
-            parts = near(problem, e, (low, low * SPAN))
+            parts = candidates_within(problem, e, (low, low * SPAN))
             hours = min((_hours_to_reach(problem, part, loss) for part in parts), default=math.inf)
             if hours <= low * SPAN:
                 return max(hours, low) if doubling == 0 else hours
@@ -408,14 +417,14 @@ def least_hours(law: Law, e: float, architecture: Architecture, constraints: Con
     return None
 
 
-def _hours_to_reach(problem: Problem, candidates: Candidates, loss: float) -> float:
+def _hours_to_reach(problem: ProblemOnChips, candidates: Candidates, loss: float) -> float:
     """The least hours in which one of the candidates reaches a loss; infinite where none does."""
     rows, of_row = np.unique(candidates.row, return_inverse=True)
     most = min(problem.cap, MOST_TOKENS)
 
     def excess(log_tokens: Numbers) -> Numbers:
         """The loss of each shape above the one to reach."""
-        return candidates_lib.loss_of(problem, candidates.models, rows, np.exp(log_tokens)) - loss
+        return loss_of(problem, candidates.models, rows, np.exp(log_tokens)) - loss
 
     needed = np.exp(root(excess, np.zeros(len(rows)), np.full(len(rows), math.log(most))))
     tokens = np.maximum(np.ceil(needed[of_row]), candidates.least)
@@ -423,12 +432,12 @@ def _hours_to_reach(problem: Problem, candidates: Candidates, loss: float) -> fl
     return float(np.min(np.where(tokens <= candidates.most, hours, np.inf), initial=np.inf))
 
 
-def _could_reach(problem: Problem, e: float, hours: float, loss: float) -> bool:
+def _could_reach(problem: ProblemOnChips, e: float, hours: float, loss: float) -> bool:
     """Whether a lower bound of the losses in so many hours is as low as this loss."""
     return any(candidates_lib.least_loss(problem, models, hours) <= loss for models in models_of(problem, e))
 
 
-def tokens_per_second(problem: Problem, e: float, n_active: float, n_tokens: float) -> float | None:
+def tokens_per_second(problem: ProblemOnChips, e: float, n_active: float, n_tokens: float) -> float | None:
     """The speed of a model whose size lies between shapes of the grid.
 
     It is interpolated linearly in logarithms, so that a smaller model is never slower. Above the largest shape that the
@@ -474,15 +483,15 @@ def _interpolated(sizes: Array, speeds: Array, n_active: float) -> float:
     return math.exp(float(np.interp(math.log(n_active), log_sizes, log_speeds)) - above_largest)
 
 
-def _own_tokens(problem: Problem, models: ModelGrid, e: float) -> Array:
+def _own_tokens(problem: ProblemOnChips, models: ModelGrid, e: float) -> Array:
     """The training tokens of each shape by FLOPs: [n_shapes]. Of several budgets, TOKENS_PER_PARAMETER."""
-    limits = problem.limits.at(e)
-    if np.ndim(limits.flops) == 0:
-        return np.minimum(models.tokens_by_flops(limits), MOST_TOKENS)  # larger batches change no size
+    constraints = problem.constraints.at(e)
+    if np.ndim(constraints.flops) == 0:
+        return np.minimum(models.tokens_by_flops(constraints), MOST_TOKENS)  # larger batches change no size
     return np.clip(TOKENS_PER_PARAMETER * models.n_active, models.least_tokens + 1, models.most_tokens)
 
 
-def largest(problem: Problem, e: float, n_tokens: float | None = None) -> float:
+def largest(problem: ProblemOnChips, e: float, n_tokens: float | None = None) -> float:
     """n_active of the largest shape with e experts that the chips train; 0 for none.
 
     Args:

@@ -8,9 +8,10 @@ from fit.fitted_law.law import Law
 from fit.fitted_law.tuning import Tuning
 from fit.messages.lines import Line
 from fit.messages.units import amount, say
-from fit.planning import how_sure, law_details, odds, plan_findings, planning
+from fit.planning import odds, odds_line, plan_findings, planning
 from fit.planning.constraints import Constraints
 from fit.planning.results import Odds
+from fit.render import law_details
 
 ANSWER = "{errors}. {experts}"
 OFF_FITTED = "{mean_relative_error:.2%} off on {runs} fitted runs"
@@ -152,5 +153,5 @@ def _how_sure(law: Law, of_experts: Odds | None) -> Iterator[Line]:
         yield Line("How sure", NOT_SURE)
         return
     if of_experts is not None and of_experts.drawn:
-        yield how_sure.line(of_experts)
+        yield odds_line.line(of_experts)
     yield from law_details.forms_of_draws(law.bootstrap)

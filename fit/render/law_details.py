@@ -6,8 +6,8 @@ import numpy as np
 
 from fit.fitted_law import models
 from fit.fitted_law.law import Law
-from fit.fitted_law.parts import LEVEL, SIMULATED, WAYS_OF_DRAWING, Bootstrap, HoldOut
-from fit.fitted_law.published_draws import HOW
+from fit.fitted_law.parts import LEVEL, Bootstrap, HoldOut
+from fit.fitted_law.published_draws import drawing_in_words
 from fit.messages.finding import Finding
 from fit.messages.lines import Line
 from fit.messages.sentences import SPAN_OF_PROFILE
@@ -155,16 +155,5 @@ def _intervals(law: Law) -> Iterator[Line]:
     first, last = bootstrap.percentiles
     intervals = ", ".join(f"{name} {low:.4g} to {high:.4g}" for name, (low, high) in bootstrap.intervals.items())
     head = f"{first:g}th to {last:g}th percentile of {len(bootstrap.draws)} bootstrap fits"
-    yield Line(head, intervals, (f"  ({drawn(bootstrap.form, bootstrap.by)})",))
+    yield Line(head, intervals, (f"  ({drawing_in_words(bootstrap.form, bootstrap.by)})",))
     yield from forms_of_draws(bootstrap)
-
-
-def drawn(form: str, by: str | None) -> str:
-    """A bootstrap's way of resampling, in words.
-
-    Args:
-      form, by: as of a Bootstrap.
-    """
-    if form == SIMULATED:
-        return HOW
-    return WAYS_OF_DRAWING[form].format(by=by)

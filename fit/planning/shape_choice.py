@@ -17,11 +17,13 @@ import numpy as np
 
 from fit.aliases import Array
 from fit.model import hardware
-from fit.model.architecture import ROUNDED, Architecture, Model
-from fit.planning import candidates, optimum, solve
-from fit.planning.built import Chosen, grid_model, on_chips
-from fit.planning.candidates import Candidates, ModelGrid, Problem, Question
+from fit.model.architecture import ROUNDED, Architecture, Model, training_flops
+from fit.planning import by_hours, candidates, optimum, recipe
+from fit.planning.candidates import Candidates
 from fit.planning.grid import Grid
+from fit.planning.mesh import PlannedLayout
+from fit.planning.model_grid import ModelGrid, loss_of, models_of, whole_models
+from fit.planning.problem import Problem, ProblemOnChips
 from fit.planning.results import Optimum
 
 CHUNK = 32  # shapes that are weighed together
@@ -34,31 +36,54 @@ TRIED = 300  # depths around the planned one, and widths at each, at most: steps
 WINDOWS = (1 + ROUNDED, 1 / (1 + ROUNDED), 0.75, 0.5, 0.3, 0.15, 0.05, 0.01, 0)
 
 
-def on_grid(question: Question, optima: list[Optimum], best: Optimum) -> Chosen | None:
+@dataclasses.dataclass(frozen=True)
+class ChosenModel:
+    """A model that may be built.
+
+    Attributes:
+      loss: Predicted loss in nats per token.
+      model: Its shape and counts.
+      n_tokens: Training tokens.
+      memory_bytes: Of weights and cache.
+      law_experts: Its number of experts as the law counts them; None where the model counts as the law does.
+      layout: How the chips train it; None without chips.
+      speed: Tokens per second of its chips; None where no speed is modelled.
+    """
+
+    loss: float
+    model: Model
+    n_tokens: int
+    memory_bytes: float
+    law_experts: float | None = None
+    layout: PlannedLayout | None = None
+    speed: float | None = None
+
+
+def on_grid(problem: Problem, optima: list[Optimum], best: Optimum) -> ChosenModel | None:
     """The shape of the grid to build; None where none is within the limits.
 
     It has as many experts as the best optimum or, where none of those fits, any other number.
 
     Args:
-      question: The question, on chips a Problem. A grid other than the default is not extended.
+      problem: The problem. A grid other than the default is not extended.
       optima: The best model with each number of experts, in real numbers.
       best: The one of them to build.
     """
-    if question.grid == Grid():
-        question = dataclasses.replace(question, grid=_grid_for(max(row.d_model for row in optima)))
+    if problem.grid == Grid():
+        problem = dataclasses.replace(problem, grid=_grid_for(max(row.d_model for row in optima)))
 
-    def closest(planned: Optimum) -> Chosen | None:
+    def closest(planned: Optimum) -> ChosenModel | None:
         """The shape to build with as many experts as an optimum.
 
         Where memory binds, fewer heads of keys and values may cost loss: then they are as many as the architecture has.
         """
-        chosen = _of_style(question, planned)
+        chosen = _of_style(problem, planned)
         if chosen is not None and chosen.loss <= planned.loss * (1 + CLOSE):
             return chosen
-        request = question.request
+        request = problem.request
         request = dataclasses.replace(request, fixed=request.fixed | {"kv_share"})
-        limits = dataclasses.replace(question.limits, request=request)
-        with_architecture_heads = _of_style(dataclasses.replace(question, limits=limits), planned)
+        constraints = dataclasses.replace(problem.constraints, request=request)
+        with_architecture_heads = _of_style(dataclasses.replace(problem, constraints=constraints), planned)
         if chosen is None:
             return with_architecture_heads
         if with_architecture_heads is not None and with_architecture_heads.loss < chosen.loss * (1 - CLOSE):
@@ -71,17 +96,17 @@ def on_grid(question: Question, optima: list[Optimum], best: Optimum) -> Chosen 
     return chosen
 
 
-def _of_style(question: Question, planned: Optimum) -> Chosen | None:
+def _of_style(problem: Problem, planned: Optimum) -> ChosenModel | None:
     """The shape to build with as many experts as an optimum: of least hours on chips, else of the preferred ratios.
 
     None where none fits.
     """
-    if isinstance(question, Problem):
-        return _trained(question, planned)
-    return _preferred(question, planned)
+    if isinstance(problem, ProblemOnChips):
+        return _trained(problem, planned)
+    return _preferred(problem, planned)
 
 
-def _least(choices: list[Chosen | None]) -> Chosen | None:
+def _least(choices: list[ChosenModel | None]) -> ChosenModel | None:
     """The one of least loss; None where there is none."""
     feasible = [chosen for chosen in choices if chosen is not None]
     return min(feasible, key=lambda chosen: chosen.loss, default=None)
@@ -97,21 +122,21 @@ def _grid_for(d_model: float) -> Grid:
     return dataclasses.replace(grid, widths=(*grid.widths, *wider[:: math.ceil(len(wider) / MOST_WIDTHS)]))
 
 
-def _by_recipe(question: Question, planned: Optimum) -> Iterator[tuple[ModelGrid, Array, Array]]:
+def _by_recipe(problem: Problem, planned: Optimum) -> Iterator[tuple[ModelGrid, Array, Array]]:
     """(models, training tokens of each, loss of each) with as many experts as an optimum, in parts of the grid.
 
     Tokens and losses are [n_shapes]. The loss is infinite where limits exclude a model.
     """
-    limits = question.limits.at(planned.n_experts)
-    for models in solve.models_of(question, planned.n_experts):
-        tokens = models.tokens_by_flops(limits)
-        losses = candidates.loss_of(question, models, slice(None), tokens)
+    constraints = problem.constraints.at(planned.n_experts)
+    for models in models_of(problem, planned.n_experts):
+        tokens = models.tokens_by_flops(constraints)
+        losses = loss_of(problem, models, slice(None), tokens)
         yield models, tokens, np.where(models.has_recipe(tokens) & (models.limited_by == ""), losses, np.inf)
 
 
-def _preferred(question: Question, planned: Optimum) -> Chosen | None:
+def _preferred(problem: Problem, planned: Optimum) -> ChosenModel | None:
     """Of the shapes close to the lowest loss, the one with the ratios and the size that are preferred."""
-    by_recipe = list(_by_recipe(question, planned))
+    by_recipe = list(_by_recipe(problem, planned))
     lowest = min((float(losses.min()) for _, _, losses in by_recipe), default=math.inf)
     if not math.isfinite(lowest):
         return None
@@ -119,13 +144,13 @@ def _preferred(question: Question, planned: Optimum) -> Chosen | None:
     chosen = None
     least_unlike = math.inf
     for models, tokens, losses in by_recipe:
-        unlike = np.where(losses <= highest_allowed, _shape_penalty(question, models, planned), np.inf)
+        unlike = np.where(losses <= highest_allowed, _shape_penalty(problem, models, planned), np.inf)
         row = int(np.argmin(unlike))
         if unlike[row] < least_unlike:
             least_unlike = float(unlike[row])
-            chosen = Chosen(
+            chosen = ChosenModel(
                 loss=float(losses[row]),
-                model=grid_model(question, models, row),
+                model=_grid_model(problem, models, row),
                 n_tokens=int(tokens[row]),
                 memory_bytes=float(models.memory_bytes[row]),
                 law_experts=models.law_experts,
@@ -133,19 +158,19 @@ def _preferred(question: Question, planned: Optimum) -> Chosen | None:
     return chosen
 
 
-def _shape_penalty(question: Question, models: ModelGrid, planned: Optimum) -> Array:
+def _shape_penalty(problem: Problem, models: ModelGrid, planned: Optimum) -> Array:
     """How far ratios are from the style's and sizes from the planned one, [n_shapes]: the sum of |ln factor|."""
     shape = models.shape
-    style = hardware.style_of(question.architecture, models.as_published, question.request.fixed)
+    style = hardware.style_of(problem.architecture, models.as_published, problem.request.fixed)
     factors = (
         shape.d_model / shape.n_blocks / style.aspects[1],
-        shape.query_units / shape.d_model / question.architecture.attention,
+        shape.query_units / shape.d_model / problem.architecture.attention,
         models.n_active / planned.n_active,
     )
     return np.sum([np.abs(np.log(factor)) for factor in factors], axis=0)
 
 
-def _trained(problem: Problem, planned: Optimum) -> Chosen | None:
+def _trained(problem: ProblemOnChips, planned: Optimum) -> ChosenModel | None:
     """Of the shapes close to the lowest loss that the chips reach, the one of least hours, in its fastest layout."""
     lowest = math.inf
     parts: list[tuple[Candidates, Array, Array]] = []
@@ -171,38 +196,38 @@ def _trained(problem: Problem, planned: Optimum) -> Chosen | None:
         cost = float(seconds[first[0]]), float(part.chips[first[0]])
         if cost < least_cost:
             least_cost = cost
-            best = solve.Best(problem, part.part(first), int(tokens[first[0]]), float(losses[first[0]]))
-    return on_chips(best) if best else None
+            best = by_hours.Best(problem, part.part(first), int(tokens[first[0]]), float(losses[first[0]]))
+    return of_candidate(best) if best else None
 
 
-def of_whole_blocks(question: Question, optima: list[Optimum], best: Optimum) -> Chosen | None:
+def of_whole_blocks(problem: Problem, optima: list[Optimum], best: Optimum) -> ChosenModel | None:
     """The model of whole blocks and heads of the law's own shape to build; None where nothing fits.
 
     It has as many experts as the best optimum or, where none of those fits, any other number. Of the models within
     CLOSE of the optimum's loss it is the one whose ratios are the architecture's, and then the one nearest in size to
     the optimum. Where none is as good, it is the one of the lowest loss.
     """
-    chosen = _whole(question, best)
+    chosen = _whole(problem, best)
     if chosen is None:
-        chosen = _least([_whole(question, row) for row in optima if row is not best])
+        chosen = _least([_whole(problem, row) for row in optima if row is not best])
     return chosen
 
 
-def _whole(question: Question, planned: Optimum) -> Chosen | None:
+def _whole(problem: Problem, planned: Optimum) -> ChosenModel | None:
     """The model of whole blocks and heads with as many experts as an optimum; None where none fits."""
     for most, least in itertools.pairwise(WINDOWS):
-        built = list(_models_of_depths(question.architecture, planned, least, most))
+        built = list(_models_of_depths(problem.architecture, planned, least, most))
         if not built:
             continue
-        models = candidates.whole_models(question, planned.n_experts, built)
-        tokens = models.tokens_by_flops(question.limits.at(planned.n_experts))
+        models = whole_models(problem, planned.n_experts, built)
+        tokens = models.tokens_by_flops(problem.constraints.at(planned.n_experts))
         fits = (models.limited_by == "") & (tokens >= 1)
-        chips = question.limits.chips
+        chips = problem.constraints.chips
         if chips is not None:
-            fits &= chips.least_bytes(models.shape) <= chips.room * chips.memory
+            fits &= chips.least_bytes(models.shape) <= chips.memory_share * chips.memory
         if not fits.any():
             continue
-        losses = np.where(fits, candidates.loss_of(question, models, slice(None), tokens), np.inf)
+        losses = np.where(fits, loss_of(problem, models, slice(None), tokens), np.inf)
         factors = np.array([model.rounding_factor for model in built])
         is_close = fits & (factors <= 1 + ROUNDED)
         allowed = is_close if is_close.any() else fits
@@ -211,7 +236,7 @@ def _whole(question: Question, planned: Optimum) -> Chosen | None:
         size = np.abs(np.log(models.n_active[good] / planned.n_active))
         order = np.lexsort((size, factors[good]))  # by factor, then by size
         row = int(good[order[0]])
-        return Chosen(float(losses[row]), built[row], int(tokens[row]), float(models.memory_bytes[row]))
+        return ChosenModel(float(losses[row]), built[row], int(tokens[row]), float(models.memory_bytes[row]))
     return None
 
 
@@ -226,3 +251,57 @@ def _models_of_depths(architecture: Architecture, planned: Optimum, least: float
         widths = architecture.widths(n_blocks)
         for width in widths[:: math.ceil(len(widths) / TRIED)]:
             yield Model(architecture, n_blocks, planned.n_experts, width)
+
+
+def of_candidate(best: by_hours.Best) -> ChosenModel:
+    """The model of a candidate on chips."""
+    return ChosenModel(
+        loss=best.loss,
+        model=_grid_model(best.problem, best.models, best.row),
+        n_tokens=best.n_tokens,
+        memory_bytes=best.memory_bytes,
+        law_experts=best.models.law_experts,
+        layout=_planned_layout(best),
+        speed=best.tokens_per_second,
+    )
+
+
+def _grid_model(problem: Problem, models: ModelGrid, row: int) -> Model:
+    """A shape of the grid as a Model."""
+    style = hardware.style_of(problem.architecture, models.as_published, problem.request.fixed)
+    shape = models.shape
+    width = int(np.asarray(shape.d_model)[row])
+    n_blocks = int(np.asarray(shape.n_blocks)[row])
+    return hardware.built(problem.padded, style, width, n_blocks, int(np.asarray(shape.n_experts)))
+
+
+def _planned_layout(best: by_hours.Best) -> PlannedLayout:
+    """How the chips train a candidate."""
+    problem = best.problem
+    candidate = best.candidate
+    models = best.models
+    batch = int(candidate.batch_tokens[0])
+    at_once = int(candidate.microbatch_tokens[0])
+    ramp = recipe.ramp_on_mesh(batch, int(candidate.unit[0]), best.n_tokens, models.as_published)
+    device_bytes, sent_bytes = by_hours.bytes_of(best)
+    # seconds of sending in a step, at the peak of the chips' links, over seconds of computing it at their MFU
+    chips = dataclasses.replace(problem.chips, count=best.chips)
+    n_experts = int(np.asarray(models.shape.n_experts))
+    step_flops = training_flops(float(models.n_active[best.row]), ramp[-1][1])
+    computing = step_flops / chips.rate(max(n_experts, 1))
+    sending = sent_bytes * chips.n_devices / chips.count / chips.chip.network
+    return PlannedLayout(
+        batch_tokens=batch,
+        sequence=candidates.sequence_of(problem.law, models.as_published),
+        data=int(candidate.data[0]),
+        expert=int(candidate.expert[0]),
+        model=int(candidate.model[0]),
+        remat=problem.grid.remats[int(candidate.remat[0])],
+        microbatch_tokens=0 if at_once == batch else at_once,
+        flash=models.as_published,
+        group_tokens=int(candidate.group_tokens[0]),
+        ramp=ramp,
+        device_bytes=device_bytes,
+        sent_bytes=sent_bytes,
+        sending_share=sending / computing,
+    )

@@ -13,16 +13,17 @@ import numpy as np
 
 from fit.aliases import Array, Json
 from fit.errors import UserError
-from fit.fitted_law import own_counts
+from fit.fitted_law import law_counts
 from fit.fitted_law.law import Law
 from fit.model import efficiencies
 from fit.model.architecture import TRAINING
 from fit.planning import candidates as candidates_lib
-from fit.planning.candidates import Candidates, ModelGrid, Problem
-from fit.planning.clock import SECONDS
-from fit.planning.constraints import ROOM, Chips, Constraints
-from fit.planning.cost import MFU
+from fit.planning.candidates import Candidates
+from fit.planning.constraints import Constraints
 from fit.planning.grid import Grid, ShapeRequest
+from fit.planning.model_grid import ModelGrid, models_of
+from fit.planning.problem import ProblemOnChips
+from fit.planning.training_chips import MEMORY_SHARE, MFU, SECONDS_PER_HOUR, Chips
 
 HOURS = (1.0, 1e4)  # the budgets that the grid is for
 TOKENS_PER_PARAMETER = (1.0, 3000.0)  # of the models that the grid is for
@@ -57,18 +58,22 @@ def speeds_of(law: Law, kind: str, count: int) -> Json | None:
         architecture = law.shaped(None, None)
     except UserError:
         return None
-    chips = Chips(kind, count, MFU, room=ROOM)
+    chips = Chips(kind, count, MFU, memory_share=MEMORY_SHARE)
     counts = [n for n in Grid().counts_of(chips.chip, count) if n == 2 ** (n.bit_length() - 1)]
     largest = Grid().counts_of(chips.chip, count)[-1]
     trained_on = sorted({*counts, largest})
     calibrations = [efficiencies.of_our_trainer(kind, n) for n in (1, 2)]
-    limits = Constraints(chips=chips, request=ShapeRequest())
-    problem = Problem(
-        law=law, architecture=architecture, limits=limits, chips=chips, calibration=calibrations[0], grid=COARSE
+    problem = ProblemOnChips(
+        law=law,
+        architecture=architecture,
+        constraints=Constraints(chips=chips, request=ShapeRequest()),
+        chips=chips,
+        calibration=calibrations[0],
+        grid=COARSE,
     )
     rows = []
     for n_experts in law.experts:
-        for models in candidates_lib.models_of(problem, float(n_experts)):
+        for models in models_of(problem, float(n_experts)):
             if models.law_experts != n_experts:  # the page would ask the law about others
                 return None
             rows.append(_rows(problem, models, n_experts, trained_on))
@@ -80,14 +85,14 @@ def speeds_of(law: Law, kind: str, count: int) -> Json | None:
         tokens_per_parameter=TOKENS_PER_PARAMETER,
         mfu_unit=MFU_UNIT,
         tokens_unit=TOKENS_UNIT,
-        uncounted_rows=own_counts.uncounted_rows(law, problem.padded),
+        uncounted_rows=law_counts.uncounted_rows(law, problem.padded),
         label=calibrations[0].label,
         factors=[calibration.factors() for calibration in calibrations],
         models=rows,
     )
 
 
-def _rows(problem: Problem, models: ModelGrid, n_experts: int, counts: list[int]) -> Json:
+def _rows(problem: ProblemOnChips, models: ModelGrid, n_experts: int, counts: list[int]) -> Json:
     """The models of one number of experts and one recipe.
 
     Returns:
@@ -121,14 +126,16 @@ def _whole(values: object) -> list[int]:
     return [round(value) for value in np.asarray(values).tolist()]
 
 
-def _steps(problem: Problem, models: ModelGrid, least_seconds: Array, count: int) -> Iterator[tuple[int, list[int]]]:
+def _steps(
+    problem: ProblemOnChips, models: ModelGrid, least_seconds: Array, count: int
+) -> Iterator[tuple[int, list[int]]]:
     """(row of the model, [tokens, MFU, tokens, MFU, ...]) of all models that so many chips train, as `_rows` has it."""
     chips = dataclasses.replace(problem.chips, count=count)
     model_axes = (1, 2, 4) if count > MANY_CHIPS else COARSE.models
     grid = dataclasses.replace(problem.grid, counts=(count,), models=model_axes)
     of_count = dataclasses.replace(problem, chips=chips, grid=grid)
     # tokens that these hours allow, were there nothing but products and memory; and those that suit the size
-    in_hours = np.array(HOURS)[:, None] * SECONDS * count / least_seconds
+    in_hours = np.array(HOURS)[:, None] * SECONDS_PER_HOUR * count / least_seconds
     of_size = np.array(TOKENS_PER_PARAMETER)[:, None] * models.n_active
     least_tokens = np.maximum.reduce([models.least_tokens, SHORTEST * in_hours[0], of_size[0]])
     most_tokens = np.minimum.reduce([models.most_tokens, in_hours[1], of_size[1]])

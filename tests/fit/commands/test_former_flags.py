@@ -7,7 +7,7 @@ import pytest
 
 import fit
 from fit import __main__ as command_line
-from fit.render.options import plan_options
+from fit.render.report_options import plan_options
 
 LAW = "joint-moe-2025"
 OLD = [  # (what was typed, the same in Python)

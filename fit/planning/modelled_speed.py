@@ -15,31 +15,18 @@ from fit.model.architecture import INFERENCE, TRAINING, Architecture, Model, tra
 from fit.model.efficiencies import Calibration
 from fit.model.measured import MeasuredRun
 from fit.model.shape import ModelShape
-from fit.planning import cost, optimum, recipe, solve
-from fit.planning.candidates import Problem
-from fit.planning.clock import SECONDS, Clock
-from fit.planning.constraints import Chips, Constraints
+from fit.planning import by_hours, optimum, recipe
+from fit.planning.constraints import Constraints
 from fit.planning.grid import ShapeRequest
+from fit.planning.problem import ProblemOnChips, problem_on_chips
 from fit.planning.results import ClockComparison, Optimum, Speed, Target, TargetRow
+from fit.planning.training_chips import MFU, SECONDS_PER_HOUR, Chips
 
 # fields of config.model that a table of speeds may have as columns
 MODEL_FIELDS = (
     *("n_blocks", "n_heads", "n_kv_heads", "head_dim", "d_ff", "vocab_size"),
     *("d_expert", "top_k", "n_shared_experts", "n_dense_blocks"),
 )
-
-
-def in_hours(constraints: Constraints, hours: float, calibration: Calibration, request: ShapeRequest) -> Constraints:
-    """The constraints with hours as their budget, in place of FLOPs.
-
-    Args:
-      constraints: With chips.
-      hours: The budget.
-      calibration: The efficiencies of the chips.
-      request: The fields of shape and mesh that the user fixes.
-    """
-    clock = Clock(hours, calibration)
-    return dataclasses.replace(constraints, clock=clock, flops=None, calibration=None, request=request, cache={})
 
 
 def calibration_of(
@@ -94,15 +81,15 @@ def _model_of(law: Law, architecture: Architecture, request: ShapeRequest, width
     return hardware.built(padded, style, width, n_blocks, routed)
 
 
-def speed_of_optimum(problem: Problem, n_experts: float, n_active: float, n_tokens: float) -> Speed | None:
+def speed_of_optimum(problem: ProblemOnChips, n_experts: float, n_active: float, n_tokens: float) -> Speed | None:
     """The speed of a model of real size, between shapes of the grid; None where the chips train no such model."""
-    rate = solve.tokens_per_second(problem, n_experts, n_active, n_tokens)
+    rate = by_hours.tokens_per_second(problem, n_experts, n_active, n_tokens)
     if rate is None:
         return None
     return speed_of(problem.calibration, problem.chips, rate, n_active, n_tokens)
 
 
-def speed_of_best(best: solve.Best) -> Speed:
+def speed_of_best(best: by_hours.Best) -> Speed:
     """The speed of a candidate on its chips."""
     chips = dataclasses.replace(best.problem.chips, count=best.chips)
     n_active = float(best.models.n_active[best.row])
@@ -111,7 +98,7 @@ def speed_of_best(best: solve.Best) -> Speed:
 
 def with_modelled_mfu(chips: Chips, optima: list[Optimum], built_is_timed: bool) -> Chips:
     """The chips with the MFU of each optimum: that of its speed, or the assumed one for an optimum without a speed."""
-    mfu = {row.n_experts: float(f"{row.speed.mfu[1]:.3g}") if row.speed else cost.MFU for row in optima}
+    mfu = {row.n_experts: float(f"{row.speed.mfu[1]:.3g}") if row.speed else MFU for row in optima}
     is_assumed = any(row.speed is None for row in optima) or not built_is_timed
     return dataclasses.replace(chips, mfu=mfu, mfu_is_assumed=is_assumed)
 
@@ -124,33 +111,33 @@ def against_flops(
     Args:
       law: The law that plans.
       architecture: How models are built.
-      constraints: With the clock.
+      constraints: With hours as the budget.
       best: The best model in the hours.
       experts: The numbers of experts to choose from.
     """
     n_active = best["n_active"]
     flops = n_active * (TRAINING * best["n_tokens"] + INFERENCE * constraints.inference_tokens)
-    by_flops = dataclasses.replace(constraints, flops=flops, clock=None)
+    by_flops = dataclasses.replace(constraints, flops=flops, time_budget=None)
     solved = optimum.optima(law, architecture, by_flops, experts)
     chosen = int(solved.n_experts[int(np.nanargmin(solved.loss))])
-    problem = solve.problem_of(law, architecture, constraints)
+    problem = problem_on_chips(law, architecture, constraints)
     hours = float(np.asarray(constraints.hours))
     return _comparison(problem, hours, chosen, best["n_experts"], n_active, best["n_tokens"])
 
 
 def _comparison(
-    problem: Problem, hours: float, by_flops: int, by_time: int, n_active: float, n_tokens: float
+    problem: ProblemOnChips, hours: float, by_flops: int, by_time: int, n_active: float, n_tokens: float
 ) -> ClockComparison:
     """The best numbers of experts by FLOPs and by hours, beside each other.
 
     n_active, n_tokens: those of the best model by hours.
     """
-    largest = math.inf if by_flops == by_time else solve.largest(problem, by_flops, n_tokens)
+    largest = math.inf if by_flops == by_time else by_hours.largest(problem, by_flops, n_tokens)
     size = min(n_active, largest)
     ratio = 1.0
     if by_flops != by_time:
-        of_flops = solve.tokens_per_second(problem, by_flops, size, n_tokens)
-        of_time = solve.tokens_per_second(problem, by_time, size, n_tokens)
+        of_flops = by_hours.tokens_per_second(problem, by_flops, size, n_tokens)
+        of_time = by_hours.tokens_per_second(problem, by_time, size, n_tokens)
         assert of_flops is not None and of_time is not None
         ratio = of_flops / of_time
     return ClockComparison(
@@ -167,14 +154,14 @@ def _comparison(
 def hours_with_serving(constraints: Constraints, n_tokens: float, speed: Speed) -> float:
     """Hours of training on n_tokens tokens, and of the inference tokens of the constraints."""
     tokens = n_tokens + INFERENCE / TRAINING * constraints.inference_tokens
-    return tokens / speed.tokens_per_second[1] / SECONDS
+    return tokens / speed.tokens_per_second[1] / SECONDS_PER_HOUR
 
 
-def against_hours(problem: Problem, n_experts: int, hours: float, experts: Floats) -> ClockComparison | None:
+def against_hours(problem: ProblemOnChips, n_experts: int, hours: float, experts: Floats) -> ClockComparison | None:
     """The best number of experts in the hours that a plan by FLOPs takes, beside the best by FLOPs.
 
     Args:
-      problem: The problem, whose limits have the FLOPs.
+      problem: The problem, whose budget is FLOPs.
       n_experts: Those of the best model by FLOPs.
       hours: The hours of that model, as hours_with_serving counts them.
       experts: The numbers of experts to choose from.
@@ -182,25 +169,25 @@ def against_hours(problem: Problem, n_experts: int, hours: float, experts: Float
     Returns:
       The comparison; None where the chips train no model in these hours.
     """
-    limits = in_hours(problem.limits, hours, problem.calibration, problem.request)
-    solved = optimum.solve(problem.law, np.asarray(experts, float), problem.architecture, limits)
+    constraints = problem.constraints.in_hours(hours, problem.calibration)
+    solved = optimum.solve(problem.law, np.asarray(experts, float), problem.architecture, constraints)
     if not solved.feasible.any():
         return None
     best = solved.row(int(np.nanargmin(solved.loss)))
     return _comparison(problem, hours, n_experts, best["n_experts"], best["n_active"], best["n_tokens"])
 
 
-def priced_target(target: Target, problem: Problem) -> Target:
+def priced_target(target: Target, problem: ProblemOnChips) -> Target:
     """A target whose models are priced at their modelled speeds, where the chips train such models."""
 
     def priced(row: TargetRow) -> TargetRow:
         """The model of a row with its hours and dollars."""
         if row.flops is None or row.n_active is None or row.n_tokens is None:
             return row
-        rate = solve.tokens_per_second(problem, row.n_experts, row.n_active, row.n_tokens)
+        rate = by_hours.tokens_per_second(problem, row.n_experts, row.n_active, row.n_tokens)
         if rate is None:
             return row
-        hours = row.flops / training_flops(row.n_active, rate) / SECONDS
+        hours = row.flops / training_flops(row.n_active, rate) / SECONDS_PER_HOUR
         return dataclasses.replace(row, **problem.chips.price_of_hours(hours))
 
     return dataclasses.replace(
@@ -228,5 +215,5 @@ def speed_of(
     return Speed(
         tokens_per_second=speeds,
         mfu=[training_flops(n_active, speed) / peak for speed in speeds],
-        hours=[n_tokens / speed / SECONDS for speed in reversed(speeds)],
+        hours=[n_tokens / speed / SECONDS_PER_HOUR for speed in reversed(speeds)],
     )

@@ -60,7 +60,7 @@ def _arguments_of_python() -> set[str]:
 
 def _flags_of_plans() -> set[str]:
     """The flags of fit plan, old ones too, that fit report took itself."""
-    from fit.render.options import FLAGS
+    from fit.render.report_options import FLAGS
 
     return (FLAGS.keys() - {"verbose"}) | FIELDS.keys() | REMOVED
 

@@ -16,16 +16,16 @@ from fit.fitted_law.law import Law, in_words, load
 from fit.messages import lines, units
 from fit.messages.lines import Line
 from fit.model.architecture import TRAINING
+from fit.model.chips import CHIPS
 from fit.planning import compare, plan_answer, planning, speed_lines
-from fit.planning import cost as cost_lib
-from fit.planning.candidates import Question
-from fit.planning.clock import SECONDS
 from fit.planning.comparison import Comparison, LawAnswer
-from fit.planning.constraints import CHIPS, Constraints
+from fit.planning.constraints import Constraints
 from fit.planning.options import PlanOptions
+from fit.planning.problem import Problem
 from fit.planning.results import Cost, Plan
+from fit.planning.training_chips import MFU, SECONDS_PER_HOUR
 from fit.render import elements, figures
-from fit.render.options import ReportOptions, budget_options, shape_of_law
+from fit.render.report_options import ReportOptions, budget_options, shape_of_law
 from fit.table.runs import Runs
 
 BY_FLOPS = "by FLOPs"
@@ -67,13 +67,13 @@ def opening(law: Law, measured: figures.Measured, report: ReportOptions, options
 
     others = [load(name, "laws") for name in report.laws]
     plan = planning.plan(law, options)
-    question = plan.question
-    assert question is not None
-    constraints = budget.with_budget(question.limits, plan.best.n_active, plan.best.n_tokens)
+    problem = plan.problem
+    assert problem is not None
+    constraints = budget.with_budget(problem.constraints, plan.best.n_active, plan.best.n_tokens)
     runs = measured[0] if measured else None
     first, *rest = plan_answer.answer(plan)
     parts = [f'<p class="answer">{elements.text(first.value)}</p>', *lines.html(rest)]
-    parts.append(_frontier(question, constraints, "The plan on the compute frontier", plan, runs))
+    parts.append(_frontier(problem, constraints, "The plan on the compute frontier", plan, runs))
     parts += _by_wall_clock_time(law, options, plan)
     parts += _other_laws(law, others, options, plan)
     parts += ["<h2>Numbers to check</h2>", elements.table(list(_checks(plan)))]
@@ -81,7 +81,7 @@ def opening(law: Law, measured: figures.Measured, report: ReportOptions, options
     if report.verbose:
         details = elements.text(lines.text(plan_answer.verbose(plan)))
         parts.append(f"<details><summary>all that fit plan prints</summary><pre>{details}</pre></details>")
-    parts += _against_runs(question, measured, plan)
+    parts += _against_runs(problem, measured, plan)
     title = f"What to train with {_budget(options, plan)}, by {pathlib.Path(law.name).name}"
     return Opening(title, parts, plan.warnings, plan)
 
@@ -103,14 +103,14 @@ def _budget(options: PlanOptions, plan: Plan) -> str:
     return " and ".join(words)
 
 
-def _frontier(question: Question, constraints: Constraints, caption: str, plan: Plan | None, runs: Runs | None) -> str:
+def _frontier(problem: Problem, constraints: Constraints, caption: str, plan: Plan | None, runs: Runs | None) -> str:
     """The section with the least loss under budgets around that of the plan."""
     from fit.render.figures import budget, style
 
     best = None
     if plan is not None:
         best = (float(plan.best.n_experts), plan.best.loss)
-    picture = style.Picture(question.law, question.architecture, question.experts)
+    picture = style.Picture(problem.law, problem.architecture, problem.experts)
     try:
         figure, columns = budget.frontier(picture, constraints, best, runs)
     except UserError as e:
@@ -131,7 +131,7 @@ def _by_wall_clock_time(law: Law, options: PlanOptions, plan: Plan) -> Iterator[
         same_hours = dataclasses.replace(options, flops=None, target_loss=None, hours=hours, speeds=None, mfu=None)
         plans[BY_FLOPS] = plan
         if not is_priced_by_time:
-            mfu = options.mfu if options.mfu is not None else cost_lib.MFU
+            mfu = options.mfu if options.mfu is not None else MFU
             plans[BY_FLOPS] = planning.best_plan(law, dataclasses.replace(same_hours, mfu=mfu))
         plans[BY_CLOCK] = planning.best_plan(law, dataclasses.replace(same_hours, speeds=options.speeds))
     except UserError as e:
@@ -158,24 +158,24 @@ def _by_wall_clock_time(law: Law, options: PlanOptions, plan: Plan) -> Iterator[
     yield elements.table(rows)
     yield from lines.html([speed_lines.speeds(timed.clock, timed.optima), *speed_lines.differing(timed.clock)])
     if plan.clock is None or is_priced_by_time:
-        question = timed.question
-        assert question is not None
-        yield _frontier(question, question.limits, "Loss against hours on the same chips", timed, None)
+        problem = timed.problem
+        assert problem is not None
+        yield _frontier(problem, problem.constraints, "Loss against hours on the same chips", timed, None)
 
 
 def _hours(options: PlanOptions, plan: Plan, cost: Cost) -> float:
     """The budget in hours on the chips; without a budget, the hours of the training."""
-    question = plan.question
-    assert question is not None
-    chips = question.limits.chips
+    problem = plan.problem
+    assert problem is not None
+    chips = problem.constraints.chips
     if options.hours is not None:
         return options.hours
     if plan.clock is not None:
         return plan.clock.hours
-    flops = question.limits.flops
+    flops = problem.constraints.flops
     if chips is None or not isinstance(flops, float):
         return cost.training_hours
-    return flops / chips.rate(plan.best.n_experts) / SECONDS
+    return flops / chips.rate(plan.best.n_experts) / SECONDS_PER_HOUR
 
 
 def _mfu_and_label(plan: Plan) -> tuple[float, str]:
@@ -185,7 +185,7 @@ def _mfu_and_label(plan: Plan) -> tuple[float, str]:
         return best.speed.mfu[1], plan.clock.label
     assert plan.chips is not None and best.cost is not None
     peak = (best.chips or plan.chips.count) * CHIPS[plan.chips.kind].flops
-    return best.training_flops / (best.cost.training_hours * SECONDS * peak), "assumed"
+    return best.training_flops / (best.cost.training_hours * SECONDS_PER_HOUR * peak), "assumed"
 
 
 def _other_laws(law: Law, others: list[Law], options: PlanOptions, plan: Plan) -> Iterator[str]:
@@ -252,8 +252,8 @@ def _agreement(comparison: Comparison) -> str:
 
 def _checks(plan: Plan) -> Iterator[Json]:
     """Rows of the numbers behind the plan, each with its derivation."""
-    question = plan.question
-    assert question is not None
+    problem = plan.problem
+    assert problem is not None
     best = plan.best
 
     def row(what: str, value: str, how: str) -> Json:
@@ -263,21 +263,21 @@ def _checks(plan: Plan) -> Iterator[Json]:
     size = units.amount(best.n_active)
     tokens = units.amount(best.n_tokens)
     yield row("training FLOPs", units.flops(best.training_flops), f"{TRAINING:g} x {size} active x {tokens} tokens")
-    served = question.limits.inference_tokens
+    served = problem.constraints.inference_tokens
     if served:
         inference = units.flops(best.inference_flops_per_token * served)
         yield row("FLOPs of serving", inference, f"2 x {size} active x {units.amount(served)} tokens")
     yield row("tokens for each active parameter", f"{best.n_tokens / best.n_active:.1f}", f"{tokens} / {size}")
     share = best.n_active / best.n_total
     yield row("active share", f"{share:.1%}", f"{size} of {units.amount(best.n_total)}")
-    limits = question.limits
+    limits = problem.constraints
     how = f"{limits.bytes_per_parameter:g} bytes x {units.amount(best.n_total)} weights"
     if limits.kv_tokens:
         how += f", and a cache of {units.amount(limits.kv_tokens)} tokens"
     yield row("memory to serve", units.memory(best.memory_bytes), how)
-    floor_name = getattr(question.law.form.page, "FLOOR", None)
+    floor_name = getattr(problem.law.form.page, "FLOOR", None)
     if floor_name is not None:
-        floor = question.law.coefficients[floor_name]
+        floor = problem.law.coefficients[floor_name]
         yield row("loss above the law's floor", f"{best.loss - floor:.4f}", f"{best.loss:.4f} - {floor:.4f}")
     if plan.chips is not None and best.cost is not None:
         yield from _price_checks(plan, best.cost)
@@ -322,18 +322,18 @@ def _optima(plan: Plan) -> list[Json]:
     return rows
 
 
-def _against_runs(question: Question, measured: figures.Measured, plan: Plan) -> Iterator[str]:
+def _against_runs(problem: Problem, measured: figures.Measured, plan: Plan) -> Iterator[str]:
     """The law against its runs: isoFLOP panels at budgets that runs have, residuals at the plan's number of experts."""
     from fit.render.figures import budget, loss, style
 
     if measured is None:
         return
     runs, held_out = measured
-    law = question.law
+    law = problem.law
     caption = "The law and its runs: isoFLOP curves at budgets that runs have"
     try:
         with style.in_style():
-            picture = style.Picture(law, question.architecture, law.experts)
+            picture = style.Picture(law, problem.architecture, law.experts)
             figure, columns = loss.isoflop(picture, budget.isoflop_budgets(law, runs), runs)
         yield elements.picture(caption, figure, columns)
     except UserError as e:

@@ -8,7 +8,7 @@ from fit.aliases import Array
 from fit.fitted_law.law import Law
 from fit.messages.lines import Line
 from fit.messages.units import amount, counted, flops
-from fit.planning import how_sure
+from fit.planning import odds_line
 from fit.planning.results import Plan
 from fit.table.runs import Runs, trunks_of
 
@@ -100,6 +100,6 @@ def _certainty(law: Law, plan: Plan) -> Iterator[Line]:
             f"{errors.mean_relative_error:.1%} on average"
         )
     if plan.odds.drawn and plan.odds.second is not None:
-        yield how_sure.line(plan.odds, words)
+        yield odds_line.line(plan.odds, words)
     elif words:
         yield Line("How sure", "; ".join(words))

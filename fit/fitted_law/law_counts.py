@@ -18,7 +18,7 @@ from fit.table.table import Table
 COUNTS = ("n_active", "n_total")
 
 
-def own_vocabulary(law: Law) -> int | None:
+def law_vocabulary(law: Law) -> int | None:
     """The vocabulary of the law's runs, with which the law counts all models.
 
     Returns:
@@ -32,49 +32,49 @@ def own_vocabulary(law: Law) -> int | None:
 
 
 def counted_as_they_are(law: Law) -> list[int]:
-    """Vocabularies with which models are counted as they are: those of the runs, and `own_vocabulary`, padded too."""
+    """Vocabularies with which models are counted as they are: those of the runs, and `law_vocabulary`, padded too."""
     of_runs = [round(float(size)) for size in law.models.differing.get("vocab_size", ())]
-    vocab_size = own_vocabulary(law)
+    vocab_size = law_vocabulary(law)
     if vocab_size is None:
         return of_runs
     return [*of_runs, vocab_size, hardware.padded(vocab_size)]
 
 
-def seen_by(law: Law, architecture: Architecture) -> Architecture:
+def with_law_vocabulary(law: Law, architecture: Architecture) -> Architecture:
     """The architecture with the vocabulary that the law counts."""
-    vocab_size = own_vocabulary(law)
+    vocab_size = law_vocabulary(law)
     if vocab_size is None or architecture.vocab_size in counted_as_they_are(law):
         return architecture
     return dataclasses.replace(architecture, vocab_size=vocab_size)
 
 
-def foreign_rows(law: Law, architecture: Architecture) -> int:
+def extra_rows(law: Law, architecture: Architecture) -> int:
     """Rows of embedding and head beyond those that the law counts; negative where a model has fewer."""
-    return architecture.embedding_and_head_rows - seen_by(law, architecture).embedding_and_head_rows
+    return architecture.embedding_and_head_rows - with_law_vocabulary(law, architecture).embedding_and_head_rows
 
 
 def uncounted_rows(law: Law, architecture: Architecture) -> int:
-    """Rows of embedding and head that the law does not count: the foreign ones, or all if it counts neither matrix."""
+    """Rows of embedding and head that the law does not count: the extra ones, or all if it counts neither matrix."""
     if law.counts_embedding:
-        return foreign_rows(law, architecture)
+        return extra_rows(law, architecture)
     return architecture.embedding_and_head_rows
 
 
-def size(law: Law, architecture: Architecture, n_active: Numbers, d_model: Numbers) -> Numbers:
+def counted_n_active(law: Law, architecture: Architecture, n_active: Numbers, d_model: Numbers) -> Numbers:
     """Active parameters of models as if they had the law's vocabulary; embedding and head included."""
-    return n_active - foreign_rows(law, architecture) * d_model
+    return n_active - extra_rows(law, architecture) * d_model
 
 
-def size_at(law: Law, architecture: Architecture, n_active: Numbers, n_experts: Numbers) -> Numbers:
-    """As `size`, of models with the architecture's own width at their size."""
-    if foreign_rows(law, architecture) == 0:
+def counted_n_active_at(law: Law, architecture: Architecture, n_active: Numbers, n_experts: Numbers) -> Numbers:
+    """As `counted_n_active`, of models with the architecture's own width at their size."""
+    if extra_rows(law, architecture) == 0:
         return n_active
-    return size(law, architecture, n_active, architecture.d_model(n_active, n_experts))
+    return counted_n_active(law, architecture, n_active, architecture.d_model(n_active, n_experts))
 
 
 def has_closed_form(law: Law, architecture: Architecture) -> bool:
     """Whether the best size has a closed form: the law's does, and it counts all parameters of the architecture."""
-    return law.closed_form and foreign_rows(law, architecture) == 0
+    return law.closed_form and extra_rows(law, architecture) == 0
 
 
 def columns_of_table(law: Law, table: Table, columns: dict[str, Array]) -> dict[str, Array]:
@@ -91,10 +91,10 @@ def columns_of_table(law: Law, table: Table, columns: dict[str, Array]) -> dict[
     if not is_known or vocabularies is None or widths is None:
         return columns
     tied = [str(value).lower() in ("true", "1") for value in table.columns.get("tied_embeddings", [""] * len(table))]
-    foreign = np.zeros(len(table))
+    extra = np.zeros(len(table))
     for i, (vocab_size, is_tied) in enumerate(zip(vocabularies, tied, strict=True)):
-        foreign[i] = foreign_rows(law, Architecture(vocab_size=round(vocab_size), tied=is_tied)) * widths[i]
-    return {name: values - foreign if name in COUNTS else values for name, values in columns.items()}
+        extra[i] = extra_rows(law, Architecture(vocab_size=round(vocab_size), tied=is_tied)) * widths[i]
+    return {name: values - extra if name in COUNTS else values for name, values in columns.items()}
 
 
 def shape_outside(law: Law, architecture: Architecture, d_model: float, n_blocks: float) -> list[Json]:
