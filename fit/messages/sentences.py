@@ -341,7 +341,7 @@ CLOCK_DIFFERS = (
     "{by_flops} train at {ratio:.2f} ({ends:.2f}) times the speed of {by_time} on these chips ({label})"
 )
 CLOCK_DIFFERS_BY_SIZE = (
-    "By FLOPs {by_flops} experts are best, by wall-clock time {by_time}: within its limits these chips train at most "
+    "By FLOPs {by_flops} experts are best, by wall-clock time {by_time}: these chips and limits allow at most "
     "{largest:amount} active parameters with {by_flops}"
 )
 
