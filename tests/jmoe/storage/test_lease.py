@@ -6,6 +6,7 @@ import itertools
 import math
 import random
 import re
+import runpy
 import types
 
 import greenlet
@@ -305,15 +306,16 @@ def test_the_page_on_owners_names_states_times_and_tests_that_there_are():
     page = PAGE.read_text()
     states = re.findall(r"^\| `([A-Z]+)` \|", page, re.MULTILINE)
     assert states == [state.name for state in lease.State]
+    written = types.SimpleNamespace(**runpy.run_path(lease.__file__))  # other tests shorten the leases of this process
     times = re.findall(r"^\| (\d+) \|.*\| `([A-Z_]+)` \|$", page, re.MULTILINE)
-    shares = {"EXPIRY": 1.0, "SELF_STOP": lease.SELF_STOP, "KERNEL_KILL": lease.KERNEL_KILL}
+    shares = {"EXPIRY": 1.0, "SELF_STOP": written.SELF_STOP, "KERNEL_KILL": written.KERNEL_KILL}
     assert {name: int(seconds) for seconds, name in times} == {
-        name: round(share * lease.EXPIRY) for name, share in shares.items()
+        name: round(share * written.EXPIRY) for name, share in shares.items()
     }
     (grace,) = re.findall(r"The last (\d+) seconds \(`REQUEST_GRACE`\)", page)
-    assert int(grace) == lease.REQUEST_GRACE * lease.EXPIRY
+    assert int(grace) == written.REQUEST_GRACE * written.EXPIRY
     (renewal,) = re.findall(r"writes again\s+every (\d+) seconds", page)
-    assert int(renewal) == lease.RENEW_EVERY
+    assert int(renewal) == written.RENEW_EVERY
 
     defined = set(re.findall(r"^def (test_\w+)", "".join(path.read_text() for path in TESTS.rglob("test_*.py")), re.M))
     named = set(re.findall(r"`(test_\w+)`", page))
