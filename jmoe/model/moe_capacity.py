@@ -92,8 +92,15 @@ def assign_slots(
       choice_of_slot_GL: the choice in each slot, UNASSIGNED where the slot is empty;
       slot_of_choice_GJ: the slot of each choice, UNASSIGNED where the choice is dropped.
     """
+    return slots_of_sorted(routing.sort_by_expert(expert_GJ, n_experts), expert_GJ, capacity, start)
+
+
+def slots_of_sorted(
+    choices: routing.SortedChoices, expert_GJ: Int[Array, "G J"], capacity: int, start: int | Int[Array, ""] = 0
+) -> tuple[Int[Array, "G L"], Int[Array, "G J"]]:
+    """assign_slots of choices that are sorted already: those of expert_GJ."""
     n_choices = expert_GJ.shape[1]
-    choices = routing.sort_by_expert(expert_GJ, n_experts)
+    n_experts = choices.count_GE.shape[1]
     place_GJ = choices.place_GJ - start
     count_GE = choices.count_GE - start
     first_GE = choices.first_GE + start

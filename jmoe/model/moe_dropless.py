@@ -21,7 +21,7 @@ from jaxtyping import Array, Float, Int
 from jmoe.model import permute, routing, sharding
 from jmoe.model.experts import scale_rows, swiglu
 from jmoe.model.grouped_product import EVEN_SHARES, TOKAMAX, grouped_product
-from jmoe.model.moe_capacity import assign_slots
+from jmoe.model.moe_capacity import assign_slots, slots_of_sorted
 from jmoe.model.overflow import overflow
 from jmoe.model.permute import ExpertWeights
 
@@ -218,14 +218,14 @@ def _experts_on_even_shares(
     gate_EDF, up_EDF, down_EFD = (sharding.vary(a, axes) for a in weights)
     n_experts = len(gate_EDF)
     share = -(-expert_GJ.size // n_experts)  # rounded up
-    choice_GL, slot_GJ = assign_slots(expert_GJ, n_experts, share)
+    choices = routing.sort_by_expert(expert_GJ, n_experts)
+    choice_GL, slot_GJ = slots_of_sorted(choices, expert_GJ, share)
     slots = permute.make_slots(choice_GL, slot_GJ, x_GSD.shape[1])
     rows_GLD, row_gates_GL1 = permute.dispatch(x_GSD, gate_GJ, slots)
     rows_ECD = rows_GLD.reshape(n_experts, share, -1)
     gates_EC1 = row_gates_GL1.reshape(n_experts, share, 1)
     outputs_ECD = swiglu(rows_ECD, gate_EDF, up_EDF, down_EFD, gates_EC1)
     y_GSD = permute.combine(outputs_ECD.reshape(rows_GLD.shape), slots)
-    choices = routing.sort_by_expert(expert_GJ, n_experts)
     overflow_SD = overflow(
         share, x_GSD[0], gate_GJ[0], (gate_EDF, up_EDF, down_EFD), choices.order_GJ[0], choices.count_GE[0]
     )
