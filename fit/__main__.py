@@ -142,12 +142,12 @@ def _command(command: Any, arguments: list[str]) -> int:
 
 def _of_flag(error: str) -> str:
     """absl's sentence on a flag, in the words of our own."""
-    found = NOT_TRUE_OR_FALSE.fullmatch(error)
-    if found:
-        return f"{found[1]}: expected true or false"
-    found = NO_CHOICE.fullmatch(error)
-    if found:
-        return f"{found[1]}: expected one of {found[2].replace('|', ', ')}"
+    switch = NOT_TRUE_OR_FALSE.fullmatch(error)
+    if switch:
+        return f"{switch[1]}: expected true or false"
+    choice = NO_CHOICE.fullmatch(error)
+    if choice:
+        return f"{choice[1]}: expected one of {choice[2].replace('|', ', ')}"
     return error
 
 

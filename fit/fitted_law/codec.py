@@ -268,12 +268,12 @@ def _finding(value: Any, path: str) -> Finding:
         raise _Invalid(f"{path}.severity", text["severity"], f"one of {', '.join(SEVERITIES)}")
     if text["code"] not in CATALOGUE:
         return Finding("older_words", text["severity"], dict(sentence=text["text"]))
-    found = Finding(text["code"], text["severity"], values)
+    finding_of_file = Finding(text["code"], text["severity"], values)
     try:
-        str(found)
+        str(finding_of_file)
     except (KeyError, ValueError, TypeError):
         raise _Invalid(f"{path}.values", values, f"those of {text['code']}") from None
-    return found
+    return finding_of_file
 
 
 def _check(

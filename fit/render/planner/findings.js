@@ -13,7 +13,7 @@ export function findingsOf(options, plan) {
 
 function* ofBest(options, { best, best_at_edge }) {
   const { law, shape, experts } = options;
-  if (best.extrapolation.length && law.beyond_runs) yield finding(law.beyond_runs.code, law.beyond_runs.values);
+  if (best.extrapolation.length && law.beyond_runs) yield law.beyond_runs;
   const ratio = best.n_tokens / best.n_active;
   if (ratio < 0.1 || ratio > 1e5) yield finding("tokens_per_parameter", { what: "the model has", ratio });
   const share = (embeddingAndHead(shape) * best.d_model) / best.n_active;
@@ -34,6 +34,5 @@ function isNotBounded({ law, shape, limits }) {
 // Findings on what the law does not know of such models; those of Python are for models of the usual sizes.
 function ofLaw({ law, shape, like }) {
   const isPapersSize = ["vocab_size", "width_per_block"].every((name) => shape[name] === data.paper_shape[name]);
-  const found = law.findings[like].filter(({ code }) => code !== "shape_unknown" || isPapersSize);
-  return found.map(({ code, values }) => finding(code, values));
+  return law.findings[like].filter(({ code }) => code !== "shape_unknown" || isPapersSize);
 }

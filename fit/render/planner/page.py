@@ -16,7 +16,7 @@ from fit.fitted_law.law import OURS, PRESETS, Law, load
 from fit.form import Form
 from fit.laws import FORMS
 from fit.messages import sentences, units
-from fit.messages.finding import CATALOGUE, Finding
+from fit.messages.finding import CATALOGUE
 from fit.messages.flags import FIELDS
 from fit.model import reference_model
 from fit.model.architecture import OF_EXPERTS, PAPER
@@ -201,7 +201,7 @@ def _law(law: Law) -> Json:
         own=architecture,
         dense=law.dense if law.published else None,
         fixed=law.fixed,
-        beyond_runs=law.beyond_runs and _without_words(law.beyond_runs),
+        beyond_runs=law.beyond_runs.to_dict() if law.beyond_runs else None,
         findings=_findings(law),
         shapes=[
             dict(granularity=each.granularity, shared=each.shared)
@@ -235,16 +235,11 @@ def _findings(law: Law) -> Json:
     architectures = {"": law.shaped(**sizes)}
     for name in reference_model.PUBLISHED:
         architectures[name] = reference_model.read(name).architecture(counts_routed_experts=like_the_runs)
-    found = {}
+    by_model = {}
     for name, architecture in architectures.items():
         findings = plan_findings.of_law(law, architecture)
-        found[name] = [_without_words(each) for each in findings if each.code not in plan_answer.IN_OTHER_WORDS]
-    return found
-
-
-def _without_words(finding: Finding) -> Json:
-    """A finding, which the page words itself."""
-    return dict(code=finding.code, values=finding.values)
+        by_model[name] = [each.to_dict() for each in findings if each.code not in plan_answer.IN_OTHER_WORDS]
+    return by_model
 
 
 def _origin(law: Law) -> str:
