@@ -102,9 +102,11 @@ $(COMPILER)/.made: setup.cfg constraints.txt
 		-e '.[train]' 'jax[cuda13]==$(WHEELS_JAX)'
 	touch $@
 
-# Two hours at most: runs and sweeps killed at random moments, each compared with an undisturbed one (tests/support/soak.py).
+# Two hours at most: runs and sweeps killed at random moments, each compared with an undisturbed one.
+SOAKED := $(addprefix tests/,jmoe/run/test_kills.py jmoe/storage/test_outage.py jmoe/storage/test_power_loss.py jmoe/storage/test_storage.py \
+	launch/test_gs.py launch/test_local.py launch/test_owner.py launch/test_slurm.py)
 soak: .venv/.test
-	$(BIN)/python tests/support/soak.py
+	JMOE_SOAK=1 timeout --signal=INT --kill-after=60 115m $(BIN)/python -m pytest $(SOAKED)
 
 NEWEST = $(or $(PYTHON),$(shell .ci/python),python3)
 # Where no registry answers, pip itself would end with "conflicting dependencies".

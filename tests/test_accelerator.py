@@ -260,7 +260,6 @@ def test_a_loop_is_not_counted_beside_its_body():
     "said, extra",
     [
         ("CUDA Version: 13.0 ", "cuda13"),
-        ("CUDA UMD Version: 13.1 ", "cuda13"),
         ("CUDA Version: 12.4 ", "cuda12"),
         ("CUDA Version: 11.8 ", None),
         ("no devices were found", None),

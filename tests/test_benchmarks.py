@@ -36,7 +36,7 @@ def test_one_hot_dispatch_is_the_same_layer(tmp_path):
 
 @pytest.mark.parametrize("name", ["fit_speed", "fit_coverage", "fit_next", "mutants"])
 def test_each_runs_as_a_module(name):
-    done = helpers.run(f"benchmarks.{name}", "--help", cwd=helpers.ROOT)
+    done = helpers.run(f"benchmarks.{name}", "--help")
     assert name in done.stdout and "--" in done.stdout and "Traceback" not in done.stderr
 
 

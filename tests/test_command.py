@@ -45,7 +45,7 @@ def test_every_runnable_module_is_a_command(package, listed):
 
 @pytest.mark.parametrize(
     "words, module",
-    [(["compile"], "jmoe.compile"), (["status"], "launch.status"), (["fit", "plan"], "fit plan")],
+    [(["status"], "launch.status"), (["fit", "plan"], "fit plan")],
 )
 def test_help_is_that_of_the_module(words, module):
     theirs = subprocess.run(

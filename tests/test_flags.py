@@ -49,21 +49,7 @@ def test_what_a_flag_can_be_passes(argument):
     cli.check_flags(given())
 
 
-@pytest.mark.parametrize(
-    "module, flags",
-    [
-        ("jmoe.train", ["--config=configs/quickstart.py", "--workdir="]),
-        ("launch.cancel", ["--workdir=.", "--job="]),
-    ],
-)
-def test_an_unset_variable_of_the_shell_starts_and_stops_nothing(module, flags):
-    assert f"{flags[-1]} is empty" in helpers.fails(module, *flags)
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [["plan", "--law="], ["law", "--out="], ["law", "--runs= "], ["page", "--out="]],
-)
-def test_an_empty_flag_of_fit_is_refused(arguments, capsys):
-    assert command_line.run(arguments) == 2
-    assert f"{arguments[1].strip()} is empty" in capsys.readouterr().err
+def test_an_unset_variable_of_the_shell_starts_and_stops_nothing(capsys):
+    assert "--job= is empty" in helpers.fails("launch.cancel", "--workdir=.", "--job=")
+    assert command_line.run(["law", "--runs= "]) == 2
+    assert "--runs= is empty" in capsys.readouterr().err

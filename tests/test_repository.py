@@ -121,28 +121,31 @@ def test_what_ci_installs_has_the_hashes_of_the_constraints_versions():
         assert "://" not in text(f"requirements/{extra}.lock")
 
 
-def imported(folder) -> set[str]:
-    """The distributions whose modules the package imports, at its head or later."""
+def named(path) -> set[str]:
+    """What a file imports, at its head or in a function: modules, and names of modules as module.name."""
     names = set()
-    for path in (ROOT / folder).rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Import):
-                names |= {alias.name.partition(".")[0] for alias in node.names}
-            elif isinstance(node, ast.ImportFrom):
-                names.add(node.module.partition(".")[0])
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def imported(folder) -> set[str]:
+    """The distributions whose modules the package imports."""
+    names = {name.partition(".")[0] for path in (ROOT / folder).rglob("*.py") for name in named(path)}
     brought_by = importlib.metadata.packages_distributions()
     names -= sys.stdlib_module_names | {"jmoe", "launch", "configs", "fit"}
     return {canonicalize_name(brought_by.get(name, [name])[0]) for name in names}
 
 
 def test_the_folders_of_jmoe_do_not_import_each_other_in_circles():
-    """Imports inside functions count too."""
     folders = {path.name: set() for path in (ROOT / "jmoe").iterdir() if (path / "__init__.py").exists()}
-    for folder, others in folders.items():
-        for path in (ROOT / "jmoe" / folder).glob("*.py"):
-            nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
-            names = {f"{node.module}.{alias.name}".split(".")[1] for node in nodes for alias in node.names}
-            others |= names & folders.keys() - {folder}
+    for module, others in imports("jmoe").items():
+        folder = module.removeprefix("jmoe").lstrip(".").partition(".")[0]
+        if folder in folders:
+            folders[folder] |= {name.split(".")[1] for name in others - {"jmoe"}} & folders.keys() - {folder}
     order = [*graphlib.TopologicalSorter(folders).static_order()]
     assert order.index("config") < order.index("model") < order.index("run") < order.index("cost"), order
 
@@ -183,18 +186,12 @@ def test_an_install_brings_what_its_code_imports():
 
 
 def imports(package) -> dict[str, set[str]]:
-    """{module: the modules of the package that it imports, at its head or later}."""
+    """{module: the modules of the package that it imports}."""
     paths = {".".join(p.relative_to(ROOT).with_suffix("").parts): p for p in (ROOT / package).rglob("*.py")}
     paths = {name.removesuffix(".__init__"): path for name, path in paths.items()}
     graph = {}
     for module, path in paths.items():
-        names = set()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Import):
-                names |= {alias.name for alias in node.names}
-            elif isinstance(node, ast.ImportFrom):
-                whole = {f"{node.module}.{alias.name}" for alias in node.names}
-                names |= {name if name in paths else node.module for name in whole}
+        names = {name if name in paths else name.rpartition(".")[0] for name in named(path)}
         graph[module] = names & paths.keys() - {module}
     return graph
 
@@ -222,20 +219,6 @@ def test_folders_of_fit_import_only_folders_above_them_in_the_list():
     for module, others in graph.items():
         for other in set(others) - {"fit"}:  # the package itself has the version
             assert folders.index(other.split(".")[1]) <= folders.index(module.partition(".")[0]), (module, other)
-
-
-def test_each_target_installs_what_it_needs():
-    for target, extra in ("demo", "train"), ("site", "docs"), ("lint", "test"), ("check", "test"), ("test", "test"):
-        done = subprocess.run(["make", "-n", "-W", "setup.cfg", target], cwd=ROOT, capture_output=True, text=True)
-        assert re.findall(r"-m pip install .*?-e '\.\[(\w+)\]'", done.stdout, re.DOTALL) == [extra], done
-
-
-def test_contributing_names_targets_and_files_that_exist():
-    contributing = text("CONTRIBUTING.md")
-    targets = set(re.findall(r"^(\w+):", text("Makefile"), re.MULTILINE))
-    assert set(re.findall(r"^make (\w+)", contributing, re.MULTILINE)) <= targets
-    files = re.findall(r"\]\(([^)#]+)", contributing) + re.findall(r"`([\w./]+/[\w.]*)`", contributing)
-    assert len(files) > 5 and all((ROOT / name).exists() for name in files), files
 
 
 def test_files_of_tests_that_are_named_somewhere_exist():

@@ -57,17 +57,6 @@ def test_the_folder_is_a_static_space_and_a_page_of_github(site):
     assert (site / "_static").is_dir()
 
 
-def test_the_workflow_publishes_what_make_site_writes():
-    """The job that installs packages has no token to publish with; the one that has it runs no command."""
-    jobs = yaml.safe_load((ROOT / ".github/workflows/pages.yml").read_text())["jobs"]
-    steps = jobs["build"]["steps"]
-    assert [step["run"] for step in steps if "run" in step] == ["make site LOCKED=1"]
-    assert [step["with"]["path"] for step in steps if "path" in step.get("with", ())] == ["site"]
-    assert "id-token" not in jobs["build"]["permissions"]
-    assert not [step for step in jobs["deploy"]["steps"] if "run" in step]
-    assert "site/" in (ROOT / ".gitignore").read_text().split()
-
-
 def test_the_reference_holds_each_field_column_and_flag(site):
     """The pages that Sphinx made of the code, and the committed page of columns, against the code as it runs."""
     generated = ROOT / "docs" / "reference" / "generated"

@@ -26,7 +26,6 @@ def test_short():
 @pytest.mark.parametrize(
     "parts, code, last",
     [
-        ("", 0, "4 skipped: 3 without chromium, 1 make soak alone"),
         ("Slurm", 0, "4 skipped: 3 without chromium, 1 make soak alone"),
         ("Slurm, chromium", 1, "error: skipped without chromium, though JMOE_PARTS=Slurm, chromium"),
     ],

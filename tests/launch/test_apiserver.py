@@ -433,24 +433,6 @@ def test_a_kubeconfig_that_names_no_cluster(text, tmp_path, monkeypatch):
         cluster_lib.serves("jobset.x-k8s.io", "v1alpha2", "jobsets")
 
 
-def test_a_watch_waits_while_the_server_is_away(cluster, begun, tmp_path):
-    """And tells the end when it is back."""
-    sweep = begun([{"seed": 1}])
-    told = tmp_path / "told"
-    log = tmp_path / "watch.txt"
-    GKE.submit(sweep)
-    cluster.admit(sweep.jobs[0].name)
-    with open(log, "w") as output:
-        flags = f"--workdir={sweep.workdir}", "--watch=1", f"--on_done=touch '{told}'"
-        (watch,) = helpers.start("launch.status", *flags, stderr=output)
-        cluster.kill()
-        helpers.wait_until(lambda: log.read_text().count("looking again in 1 s\n") > 3, [watch])
-        assert watch.poll() is None and not told.exists(), log.read_text()
-        cluster.start()
-        cluster.tell(sweep.jobs[0].name, "Completed", "AllJobsCompleted", "jobset completed successfully")
-        assert watch.wait(300) == 0 and told.exists(), log.read_text()
-
-
 def test_a_server_that_hangs_is_away(cluster, begun, monkeypatch):
     """Halted, it takes connections and answers none of them. Both tries are over before a minute is."""
     assert 2 * sum(cluster_lib.SECONDS_TO_ANSWER) < 55

@@ -7,13 +7,14 @@ import sys
 
 import helpers
 import pytest
+import sweeps
 from etils import epath
 
 from jmoe.errors import UserError
 from launch import local, output, sweepfile
 from launch.backend import Sweep
 from launch.jobs import Job
-from tests.launch.test_local import children, launch_of, wait_for_steps
+from tests.launch.test_local import children, wait_for_steps
 
 TELL = """
 import json, os, sys
@@ -33,9 +34,8 @@ def sweep(tmp_path, text_glob):
         {"n_tokens": (8_192,)},
         {"n_tokens": (4_096,)},
     ]
-    (tmp_path / "sweep.py").write_text(f"def get_sweep():\n    return {config!r}, {jobs!r}\n")
     (tmp_path / "tell.py").write_text(TELL)
-    return tmp_path / "sweep.py"
+    return sweeps.write_sweep(tmp_path, config, jobs)
 
 
 def one(workdir, command, job, *flags):
@@ -55,7 +55,8 @@ def test_single_jobs_are_controlled_while_the_sweep_works_and_after(sweep, tmp_p
     told = tmp_path / "told.jsonl"
     on_done = f"--on_done={sys.executable} {tmp_path / 'tell.py'} {told} 'two words' $(touch pwned)"
     on_failure = f"--on_failure={sys.executable} {tmp_path / 'tell.py'} {tmp_path / 'failed.jsonl'}"
-    start = launch_of([f"--sweep={sweep}", "--workers=1", "--retries=0", on_done, on_failure], workdir)
+    start = ["launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}", "--workers=1", "--retries=0"]
+    start += [on_done, on_failure]
     bad, slow, short, never = controlled_while_it_works(start, workdir, tmp_path / "said.txt")
     failures = [json.loads(line) for line in (tmp_path / "failed.jsonl").read_text().splitlines()]
     assert [failure[:3] for failure in failures] == [[[], str(workdir), bad]] * 2  # it was tried again meanwhile
@@ -87,8 +88,7 @@ def controlled_while_it_works(start, workdir, said) -> list[str]:
     """Starts the sweep and cancels two of its jobs; returns the names of all once it has ended."""
     workdir.mkdir()
     with open(said, "w") as stderr:
-        command = helpers.command(*start)
-        process = subprocess.Popen(command, env=helpers.environment(), stdout=subprocess.DEVNULL, stderr=stderr)
+        process = helpers.spawn(*start, stdout=subprocess.DEVNULL, stderr=stderr)
     try:
         helpers.wait_until(lambda: (workdir / "sweep.json").exists(), [process])
         bad, slow, short, never = names = list(json.loads((workdir / "sweep.json").read_text())["jobs"])
@@ -96,8 +96,9 @@ def controlled_while_it_works(start, workdir, said) -> list[str]:
         assert "it was not running" in one(workdir, "cancel", never).stdout
         assert wait_for_steps(process, workdir, 8)
         assert len(children(process.pid)) == 1  # --workers, on a machine of two cores
-        command = helpers.command("launch.logs", f"--workdir={workdir}", f"--job={slow}", "--follow")
-        follow = subprocess.Popen(command, env=helpers.environment(), stdout=subprocess.PIPE)
+        follow = helpers.spawn(
+            "launch.logs", f"--workdir={workdir}", f"--job={slow}", "--follow", stdout=subprocess.PIPE
+        )
         look_at_each(status(workdir), names)
         refused = one(workdir, "accept", short)
         assert refused.returncode == 2 and "has not failed for good: it is waiting" in refused.stderr
@@ -109,7 +110,7 @@ def controlled_while_it_works(start, workdir, said) -> list[str]:
     finally:
         process.kill()
     assert process.returncode == 2
-    assert followed == (workdir / "jobs" / slow / "log.txt").read_bytes() and b"stopped by signal 15" in followed
+    assert followed == (workdir / "jobs" / slow / "log.txt").read_text() and "stopped by signal 15" in followed
     assert states(workdir) == ["failed", "cancelled", "done", "cancelled"]
     read_the_logs(workdir, bad, never)
     return names
@@ -126,6 +127,7 @@ def look_at_each(whole: dict, names) -> None:
 
 
 def read_the_logs(workdir, bad, never) -> None:
+    """Of one that diverges, which is tried again, and of one that never ran."""
     log = (workdir / "jobs" / bad / "log.txt").read_text()
     assert log.count("error: non-finite loss") == len(re.findall("^==> .* a trainer on ", log, re.MULTILINE)) == 2
     both = [one(workdir, "logs", bad, f"--attempt={n}").stdout for n in (1, -1)]

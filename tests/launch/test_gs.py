@@ -4,9 +4,9 @@ import csv
 import json
 import os
 import signal
-import subprocess
 import threading
 import time
+from subprocess import DEVNULL, PIPE, STDOUT
 
 import helpers
 import outage
@@ -20,6 +20,8 @@ from launch import collect, gke, preflight, sweepfile
 from launch import jobs as jobs_lib
 from launch.backend import Sweep
 
+ALONE = {"JMOE_HOSTS": "1", "JMOE_SLICES": "1"}  # what a pod of one host is told
+
 
 @pytest.fixture(scope="module")
 def sweep(tmp_path_factory, text_glob):
@@ -27,9 +29,7 @@ def sweep(tmp_path_factory, text_glob):
     config = helpers.write_config(folder, text_glob, checkpoint_every=10)
     if outage.SECONDS == 1:  # a longer outage would outlast them
         config.write_text(helpers.SHORT_LEASES + config.read_text())
-    path = folder / "sweep.py"
-    path.write_text(f"def get_sweep():\n    return {str(config)!r}, {{'n_tokens': ((8_192,),)}}\n")
-    return path
+    return sweeps.write_sweep(folder, config, {"n_tokens": ((8_192,),)})
 
 
 def rows(workdir):
@@ -55,9 +55,7 @@ def test_a_killed_sweep_on_gs_ends_as_on_a_disk(sweep, on_a_disk, bucket, proxy)
     if outage.SECONDS > 1:
         proxy.fail_at_random()
     start = ("launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}", "--retries=0")
-    process = subprocess.Popen(
-        helpers.command(*start), env=helpers.environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    process = helpers.spawn(*start, stdout=DEVNULL, stderr=DEVNULL)
     while process.poll() is None and not list(epath.Path(workdir).glob("jobs/*/*/checkpoints/*")):
         time.sleep(0.5)
     process.kill()
@@ -115,11 +113,11 @@ def test_no_job_is_asked_for_twice(proxy, bucket, tmp_path, text_glob):
 def test_ctrl_c_is_heard_in_an_outage(sweep, bucket, proxy, tmp_path):
     """At once, not when the store answers or the patience is over; a second one ends the trainers as well."""
     workdir = f"{bucket}/interrupted"
-    command = helpers.command("launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}")
     output = tmp_path / "output.txt"
     with open(output, "w") as file:
-        environment = helpers.environment() | {"JMOE_STORE_PATIENCE": "3000", "PYTHONUNBUFFERED": "1"}
-        process = subprocess.Popen(command, env=environment, stdout=file, stderr=file)
+        patient = {"JMOE_STORE_PATIENCE": "3000", "PYTHONUNBUFFERED": "1"}
+        start = ("launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}")
+        process = helpers.spawn(*start, env=patient, stdout=file, stderr=file)
     helpers.wait_until(lambda: list(epath.Path(workdir).glob("jobs/*/*/metrics.jsonl")), [process])
     proxy.fail("503", 3000)
     try:
@@ -140,34 +138,14 @@ def test_two_pods_train_one_job(sweep, on_a_disk, bucket, tmp_path):
     """What a JobSet of two hosts would start, with the variables that its manifest sets; each has a disk of its own."""
     workdir = epath.Path(f"{bucket}/pods")
     job = write_sweep(sweep, workdir, on_a_disk[0][0]["corpus_fingerprint"])
-    address = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{helpers.free_port()}"}
-    pods = []
-    for index in range(2):
-        disk = {"JMOE_CACHE": str(tmp_path / f"pod{index}")}
-        pods.append(
-            subprocess.Popen(
-                helpers.command(
-                    "launch.task", f"--workdir={workdir}", f"--job={job.name}", f"--config={job.config_file}"
-                ),
-                env=helpers.environment() | address | pod_of_two(index) | disk,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-        )
+    pods = [helpers.spawn(*task(workdir, job), env=env, stdout=PIPE, stderr=STDOUT) for env in two_pods(tmp_path)]
     printed = [pod.communicate(timeout=300)[0] for pod in pods]
     assert [pod.returncode for pod in pods] == [0, 0], printed
     assert "validation loss" in printed[0]  # a pod's log is what its trainer printed
     result = json.loads((job.folder / "branch-8192" / "result.json").read_text())
     assert result["n_devices"] == 2
     assert result["loss"] == pytest.approx(on_a_disk[0][1], abs=1e-5)
-    again = subprocess.run(
-        helpers.command("launch.task", f"--workdir={workdir}", f"--job={job.name}", f"--config={job.config_file}"),
-        env=helpers.environment() | {"JMOE_HOSTS": "1", "JMOE_SLICES": "1"},
-        capture_output=True,
-        timeout=300,
-    )
-    assert again.returncode == 0
+    assert helpers.run(*task(workdir, job), env=ALONE).returncode == 0
 
 
 def test_a_pod_tells_for_good_from_again(sweep, bucket, proxy, text_glob):
@@ -175,16 +153,9 @@ def test_a_pod_tells_for_good_from_again(sweep, bucket, proxy, text_glob):
     the trainer was ended by the store."""
     workdir = epath.Path(f"{bucket}/failing")
     job = write_sweep(sweep, workdir, helpers.fingerprint(text_glob), overrides={"seed": 5})
-    pod = {"JMOE_HOSTS": "1", "JMOE_SLICES": "1"}
 
     def run(**env):
-        return subprocess.run(
-            helpers.command("launch.task", f"--workdir={workdir}", f"--job={job.name}", f"--config={job.config_file}"),
-            env=helpers.environment() | pod | env,
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
+        return helpers.run(*task(workdir, job), env=ALONE | env)
 
     other = run()
     assert other.returncode == 2 and "was edited since" in other.stderr  # not the config that the job is named after
@@ -194,8 +165,7 @@ def test_a_pod_tells_for_good_from_again(sweep, bucket, proxy, text_glob):
     assert outlasted.returncode == 75 and "the store gave no answer" in outlasted.stdout, outlasted
     assert not job.failure()
     proxy.end()
-    command = helpers.command("launch.task", f"--workdir={workdir}", f"--job={job.name}", f"--config={job.config_file}")
-    with subprocess.Popen(command, env=helpers.environment() | pod, stdout=subprocess.PIPE) as preempted:
+    with helpers.spawn(*task(workdir, job), env=ALONE, stdout=PIPE) as preempted:
         preempted.stdout.readline()  # the log's, once the trainer has started; it imports for seconds
         preempted.terminate()
         preempted.stdout.read()
@@ -206,24 +176,24 @@ def test_a_pod_tells_for_good_from_again(sweep, bucket, proxy, text_glob):
     assert failure["tries"] == 2 and failure["for_good"] and "no_such_flag" in failure["cause"], failure
 
 
-def pod_of_two(index: int) -> dict[str, str]:
-    """What a JobSet of two hosts tells its pod `index`."""
-    return {"JMOE_HOSTS": "2", "JMOE_SLICES": "1", "JMOE_SLICE_INDEX": "0", "JOB_COMPLETION_INDEX": str(index)}
+def task(workdir, job) -> list[str]:
+    """What a pod of the job runs."""
+    return ["launch.task", f"--workdir={workdir}", f"--job={job.name}", f"--config={job.config_file}"]
+
+
+def two_pods(folder) -> list[dict[str, str]]:
+    """What a JobSet of two hosts tells its pods, each of which has a disk of its own."""
+    told = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{helpers.free_port()}", "JMOE_HOSTS": "2", "JMOE_SLICES": "1"}
+    told |= {"JMOE_SLICE_INDEX": "0"}
+    return [told | {"JOB_COMPLETION_INDEX": str(i), "JMOE_CACHE": str(folder / f"pod{i}")} for i in range(2)]
 
 
 def test_a_try_in_which_both_pods_fail_is_counted_once(sweep, bucket, tmp_path, text_glob):
     workdir = epath.Path(f"{bucket}/counted")
     job = write_sweep(sweep, workdir, helpers.fingerprint(text_glob))
-    told = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{helpers.free_port()}", "XLA_FLAGS": "--no_such_flag"}
-
-    def start(index):
-        return subprocess.Popen(
-            helpers.command("launch.task", f"--workdir={workdir}", f"--job={job.name}", f"--config={job.config_file}"),
-            env=helpers.environment() | told | pod_of_two(index) | {"JMOE_CACHE": str(tmp_path / f"pod{index}")},
-            stdout=subprocess.DEVNULL,
-        )
-
-    assert [pod.wait(300) for pod in [start(0), start(1)]] == [75, 75]
+    wrong = {"XLA_FLAGS": "--no_such_flag"}
+    pods = [helpers.spawn(*task(workdir, job), env=env | wrong, stdout=DEVNULL) for env in two_pods(tmp_path)]
+    assert [pod.wait(300) for pod in pods] == [75, 75]
     assert job.failure()["tries"] == 1
 
 
@@ -232,8 +202,7 @@ def test_a_try_is_counted_though_the_first_pod_hangs(sweep, tmp_path, text_glob,
     """Kubernetes then kills it, and would start all of them again for ever if nobody had counted."""
     workdir = epath.Path(tmp_path)
     job = write_sweep(sweep, workdir, helpers.fingerprint(text_glob))
-    told = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{helpers.free_port()}"}  # where nobody listens: the trainer waits
-    for name, value in (told | pod_of_two(1)).items():
+    for name, value in two_pods(tmp_path)[1].items():  # at its coordinator nobody listens: the trainer waits
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(gke, "SECONDS_FOR_FIRST_POD", 0)
 

@@ -14,27 +14,28 @@ import time
 
 import helpers
 import pytest
+import sweeps
 
 from jmoe.errors import UserError
 from jmoe.storage import files as storage
 from launch.backend import Backend, backend
 
 SOAK = bool(os.environ.get("JMOE_SOAK"))
-SWEEP = """
-def get_sweep():
-    return {config!r}, {varied!r}
-"""
 
 
 @pytest.fixture(scope="module")
 def sweep(tmp_path_factory, text_glob):
     folder = tmp_path_factory.mktemp("sweep")
-    path = folder / "sweep.py"
     long = {"model.d_model": (16, 32, 48), "model.n_experts": (1, 2, 4, 8)}
     short = {"model.n_experts": (1, 4)}
-    config = str(helpers.write_config(folder, text_glob, checkpoint_every=10))
-    path.write_text(SWEEP.format(config=config, varied=long if SOAK else short))
-    return path
+    config = helpers.write_config(folder, text_glob, checkpoint_every=10)
+    return sweeps.write_sweep(folder, config, long if SOAK else short)
+
+
+@pytest.fixture
+def config(sweep) -> str:
+    """The config file of the sweep."""
+    return str(pathlib.Path(sweep).with_name("tiny.py"))
 
 
 def launch(sweep, workdir, *flags):
@@ -156,12 +157,8 @@ def test_what_remains_to_train_does_not_change_how_it_is_trained(sweep, undistur
 
 def begin(sweep, workdir):
     with open(workdir / "stderr.txt", "w") as output:
-        return subprocess.Popen(
-            helpers.command("launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}", "--retries=1000"),
-            env=helpers.environment(),
-            stdout=subprocess.DEVNULL,
-            stderr=output,
-        )
+        start = "launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}", "--retries=1000"
+        return helpers.spawn(*start, stdout=subprocess.DEVNULL, stderr=output)
 
 
 def wait_for_steps(process, workdir, n: int) -> bool:
@@ -202,48 +199,33 @@ def one_trainer_for_each_job(workdir) -> bool:
     return len(folders) == len(set(folders))
 
 
-def test_jobs_that_fail_for_good_are_told_and_stop_no_other(sweep, tmp_path):
-    config = re.search(r"return '(.*?)'", sweep.read_text()).group(1)
-    (tmp_path / "sweep.py").write_text(f"""
-def get_sweep():
-    return {config!r}, [
-        {{"optimizer.lr_law.constant": 70.0, "model.d_model": 16}},
-        {{"model.d_model": 1_024, "model.n_heads": 512, "data.seq_len": 16_384, "data.validation_tokens": 16_384,
-          "batch_tokens": ((0, 16_384),), "n_tokens": (81_920, 163_840)}},  # 0.5 TB of attention scores
-        {{"model.d_model": 16}},
-    ]
-""")
+def test_a_job_that_fails_for_good_is_told_and_stops_no_other(config, tmp_path):
+    """One that has no memory is not tried again; test_control.py has one that diverges."""
+    large = {"model.d_model": 1_024, "model.n_heads": 512, "data.seq_len": 16_384, "data.validation_tokens": 16_384}
+    large |= {"batch_tokens": ((0, 16_384),), "n_tokens": (81_920, 163_840)}  # 0.5 TB of attention scores
+    path = sweeps.write_sweep(tmp_path, config, [large, {"model.d_model": 16}])
     workdir = tmp_path / "run"
-    done = helpers.run("launch.sweep", f"--sweep={tmp_path / 'sweep.py'}", f"--workdir={workdir}")
+    done = helpers.run("launch.sweep", f"--sweep={path}", f"--workdir={workdir}")
     assert done.returncode == 2 and "Traceback" not in done.stderr
-    assert "4 of 6 runs are missing" in done.stderr
+    assert "2 of 4 runs are missing" in done.stderr
     assert len(rows(workdir)) == 2
     status = helpers.run("launch.status", f"--workdir={workdir}").stdout.splitlines()
-    assert [line.split()[2] for line in status[:3]] == ["failed", "failed", "done"]
-    assert "non-finite loss at step" in status[0]
-    assert "out of memory" in status[1].lower() and "1 failed try:" in status[1]
-    assert "2 of 6 runs done; 3 jobs on local: 1 done, 2 failed" in status[3]
+    assert [line.split()[2] for line in status[:2]] == ["failed", "done"]
+    assert "out of memory" in status[0].lower() and "1 failed try:" in status[0]
+    assert "2 of 4 runs done; 2 jobs on local: 1 done, 1 failed" in status[2]
     collected = helpers.run("launch.collect", f"--workdir={workdir}")
-    assert collected.returncode == 0
-    assert collected.stdout.count("non-finite loss") == collected.stdout.lower().count("out of memory") == 2
+    assert collected.returncode == 0 and collected.stdout.lower().count("out of memory") == 2
     assert len(rows(workdir)) == 2
-    logs = helpers.run("launch.logs", f"--workdir={workdir}", f"--job={status[0].split()[0]}").stdout
-    assert "error: non-finite loss at step" in logs
-
-
-def launch_of(flags, workdir) -> list[str]:
-    return ["launch.sweep", *flags, f"--workdir={workdir}"]
 
 
 @pytest.fixture
-def copied(sweep, undisturbed, tmp_path):
+def copied(sweep, config, undisturbed, tmp_path):
     """(workdir, the flags that start it): the finished sweep in a folder and with a config, edited.py, of its own."""
     workdir = tmp_path / "run"
     shutil.copytree(undisturbed, workdir)
-    config = re.search(r"return '(.*?)'", sweep.read_text()).group(1)
     edited = tmp_path / "edited.py"
     edited.write_text(pathlib.Path(config).read_text())
-    (tmp_path / "sweep.py").write_text(sweep.read_text().replace(config, str(edited)))
+    (tmp_path / "sweep.py").write_text(pathlib.Path(sweep).read_text().replace(config, str(edited)))
     return workdir, [f"--sweep={tmp_path / 'sweep.py'}", f"--workdir={workdir}"]
 
 
@@ -284,23 +266,14 @@ def test_two_versions_never_mix_silently(copied, undisturbed, tmp_path):
     assert "--mix=config" in output and result.parent.name in output
 
 
-def test_commands_without_a_sweep_say_so(tmp_path):
-    for module, *flags in (["status"], ["collect"], ["cancel"], ["logs", "--job=x"]):
-        assert "holds no sweep" in helpers.fails(f"launch.{module}", f"--workdir={tmp_path}", *flags)
-
-
-def test_values_reach_the_trainer_unharmed(tmp_path, sweep, text_glob):
+def test_values_reach_the_trainer_unharmed(tmp_path, config, text_glob):
     """Spaces, quotes, newlines and $(...) in a flag, in the sweep's file and in its folder: no shell reads them."""
-    config = re.search(r"return '(.*?)'", sweep.read_text()).group(1)
     odd = helpers.odd_path()
     fingerprint = helpers.fingerprint(text_glob)
     folder = tmp_path / 'it\'s $(touch pwned) a "folder"\nhere'
-    folder.mkdir()
     job = {"n_tokens": (8_192,), "data.path": odd, "data.fingerprint": fingerprint}
-    (folder / "sweep.py").write_text(f"def get_sweep():\n    return {config!r}, [{job!r}]")
-    environment = helpers.environment() | {"MY_API_TOKEN": "hunter2-never-in-a-log"}
-    flags = f"--sweep={folder / 'sweep.py'}", f"--workdir={folder / 'run'}"
-    done = subprocess.run(helpers.command("launch.sweep", *flags), env=environment, capture_output=True, text=True)
+    start = "launch.sweep", f"--sweep={sweeps.write_sweep(folder, config, [job])}", f"--workdir={folder / 'run'}"
+    done = helpers.run(*start, env={"MY_API_TOKEN": "hunter2-never-in-a-log"})
     assert done.returncode == 0, done.stderr
     (result,) = folder.rglob("result.json")
     assert json.loads(result.read_text())["record"]["config"]["data"]["path"] == odd
@@ -366,15 +339,12 @@ def run_task(sweep, job):
 '''
 
 
-def test_a_backend_is_one_file(sweep, tmp_path):
+def test_a_backend_is_one_file(config, tmp_path):
     """Anywhere: with its flags, its part of every command, and what it runs as a job's task."""
-    config = re.search(r"return '(.*?)'", sweep.read_text()).group(1)
-    (tmp_path / "sweep.py").write_text(
-        f"def get_sweep():\n    return {config!r}, {{'n_tokens': ((8_192,), (4_096,))}}\n"
-    )
+    path = sweeps.write_sweep(tmp_path, config, {"n_tokens": ((8_192,), (4_096,))})
     (tmp_path / "mine.py").write_text(BACKEND)
     workdir = tmp_path / "run"
-    flags = [f"--sweep={tmp_path / 'sweep.py'}", f"--workdir={workdir}", "--greeting=good morning,"]
+    flags = [f"--sweep={path}", f"--workdir={workdir}", "--greeting=good morning,"]
     begun = helpers.run("launch.sweep", *flags, "--backend", tmp_path / "mine.py")
     assert begun.returncode == 0 and "that was one of 2" in begun.stdout, begun.stderr
     here = f"--workdir={workdir}", f"--backend={tmp_path / 'mine.py'}"

@@ -3,7 +3,6 @@
 import concurrent.futures
 import dataclasses
 import gc
-import json
 import os
 import signal
 import subprocess
@@ -20,7 +19,6 @@ from etils import epath
 from jmoe.errors import UNAVAILABLE, Unavailable
 from jmoe.storage import files as storage
 from jmoe.storage import lease, ownership
-from launch import sweepfile
 from launch.backend import Sweep
 
 HOLDER = """
@@ -295,38 +293,14 @@ def test_of_many_that_want_a_lease_one_gets_it(bucket, monkeypatch):
         assert "held" in out or "Taken" in err
 
 
-def test_two_sweeps_started_at_once_on_one_bucket(sweep, bucket):
-    """One trains; the other is refused and says by whom, or finds all done. Every step is trained once."""
-    workdir = epath.Path(f"{bucket}/both")
-    start = helpers.command("launch.sweep", f"--sweep={sweep}", "--retries=0")
-    env = helpers.environment()
-    both = [
-        subprocess.Popen([*start, f"--workdir={path}"], env=env, stdout=PIPE, stderr=PIPE, text=True)
-        for path in (workdir, f"{workdir}/")
-    ]
-    output = [process.communicate(timeout=500) for process in both]
-    codes = sorted(process.returncode for process in both)
-    assert codes in ([0, 0], [0, 2]), output
-    if codes == [0, 2]:
-        i = [process.returncode for process in both].index(2)
-        refusal = output[i][1]
-        assert "another launch.sweep works on" in refusal and f"process {both[1 - i].pid} on" in refusal, output
-    else:
-        assert sum("2 of 2 runs were done before" in out for out, _ in output) == 1, output
-    (job,) = sweepfile.read(workdir).jobs
-    steps = [json.loads(line)["step"] for line in (job.folder / "trunk" / "metrics.jsonl").read_text().splitlines()]
-    assert steps == sorted(set(steps)) and job.log.read_text().count("training tokens; ") == 1
-
-
 def test_a_trainer_that_waited_in_vain_is_tried_again(bucket, held, tmp_path, text_glob):
     """A code of its own where its starter has it wait for an earlier trainer; without that it is a user's mistake."""
     config = helpers.write_config(tmp_path, text_glob)
     workdir = f"{bucket}/second"
     held.append(process := hold(f"{workdir}/train.lock"))
     for patience, code in (("1", 75), ("0", 2)):
-        command = helpers.command("jmoe.train", f"--config={config}", f"--workdir={workdir}")
-        env = helpers.environment() | {"JMOE_OWNER_PATIENCE": patience}
-        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
+        flags = f"--config={config}", f"--workdir={workdir}"
+        done = helpers.run("jmoe.train", *flags, env={"JMOE_OWNER_PATIENCE": patience})
         assert done.returncode == code, done.stderr
         assert "another trainer is at work in" in done.stderr and f"process {process.pid} on" in done.stderr
 

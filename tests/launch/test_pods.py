@@ -1,4 +1,4 @@
-"""Logs and control of single jobs on GKE: kubernetes' own client and a server that answers for pods as its API does."""
+"""Logs, states and outages on GKE: kubernetes' own client and a server that answers for pods as its API does."""
 
 import http.server
 import json
@@ -7,13 +7,14 @@ import threading
 import urllib.parse
 import uuid
 
+import apiserver
 import kubernetes
 import pytest
-import yaml
+import sweeps
 from etils import epath
 
-from jmoe.errors import UserError
-from launch import cluster, gke
+from jmoe.errors import Unavailable, UserError
+from launch import cluster, gke, status, sweepfile
 from launch import jobs as jobs_lib
 from launch.backend import Sweep
 from tests.launch.test_gke import OPTIONS
@@ -55,6 +56,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.logs = {}
         self.events = []
         self.jobs = []
+        self.always = None  # (status, text) of each answer, as of a proxy that is in the way
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -68,6 +70,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self._answer(200, self.server.jobsets.pop(self.path.split("?")[0].rsplit("/", 1)[1]))
 
     def do_GET(self):
+        if self.server.always:
+            return self._answer(*self.server.always, "text/plain")
         path, _, query = self.path.partition("?")
         if path.endswith("/jobsets"):
             return self._answer(200, {"items": list(self.server.jobsets.values())})
@@ -104,14 +108,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
 def api(tmp_path, monkeypatch):
     server = Server()
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    config = {
-        "current-context": "c",
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-        "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}],
-        "users": [{"name": "u", "user": {}}],
-    }
-    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))
-    monkeypatch.setattr(kubernetes.config.kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "kubeconfig"))
+    path = tmp_path / "kubeconfig"
+    apiserver.write_kubeconfig(path, f"http://127.0.0.1:{server.server_port}", {})
+    monkeypatch.setattr(kubernetes.config.kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(path))
     cluster._client.cache_clear()
     monkeypatch.setattr(cluster, "SECONDS_BETWEEN_LOOKS", 0.01)
     yield server
@@ -205,3 +204,39 @@ def test_how_the_jobs_of_a_jobset_failed_is_told(api, tmp_path):
     assert states[JOBS[2]].startswith("queued")
     assert [GKE.reason(sweep, job) for job in sweep.jobs[::2]] == [first, ""]
     assert f"Job {jobset}-slice-1 failed: PodFailurePolicy: {policy}\n".encode() in GKE.logs(sweep, sweep.jobs[0])
+
+
+@pytest.fixture
+def seen(tmp_path):
+    """A function that tells what launch.status sees of a sweep on GKE."""
+    path = sweeps.write_sweep(tmp_path, "configs/quickstart.py", [{"seed": 1}])
+    (tmp_path / "run").mkdir()
+    sweep = sweeps.begin(path, tmp_path / "run", "gke", **OPTIONS)
+    return lambda: status.see(sweep.workdir)
+
+
+@pytest.mark.parametrize("text", ["<html>sign in</html>", "null", '{"items": 3}'])
+def test_an_answer_that_is_none_of_an_api_server_is_an_outage(api, seen, text):
+    api.always = 200, text
+    result = seen()
+    assert result["away"] and "no API server" in result["trouble"] and "0 of 1 runs done" in status.in_words(result)
+    with pytest.raises(Unavailable, match="no API server"):
+        cluster.ask(cluster.CORE, "list_namespaced_pod", "default")
+
+
+@pytest.mark.parametrize("code", [429, 500])
+def test_a_server_without_an_answer_is_an_outage(api, seen, code):
+    api.always = code, "<html>try again</html>"
+    assert seen()["away"]
+
+
+def test_what_a_cluster_says_forges_no_line(api, seen):
+    message = "no\nd16-e1-01234567   1/1 done\x1b[2J"
+    api.always = 403, json.dumps({"kind": "Status", "message": message})
+    result = seen()
+    assert not result["away"] and r"no\nd16-e1-01234567   1/1 done\x1b[2J" in result["trouble"]
+    failed = {"conditions": [{"type": "Failed", "status": "True", "message": message}]}
+    assert "\n" not in gke._state({"metadata": {}, "spec": {}, "status": failed}, None)
+    states = {job["name"]: f"failed ({message})" for job in result["jobs"]}
+    lines = status.in_words(status.look(sweepfile.read(epath.Path(result["workdir"])), states)).splitlines()
+    assert len(lines) == 2 and "\x1b" not in lines[0]

@@ -28,13 +28,6 @@ def config(tmp_path_factory, text_glob):
     return str(helpers.write_config(tmp_path_factory.mktemp("config"), text_glob, checkpoint_every=5))
 
 
-def write_sweep(folder, config, varied) -> str:
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "sweep.py"
-    path.write_text(f"def get_sweep():\n    return {config!r}, {varied!r}\n")
-    return str(path)
-
-
 @pytest.fixture(autouse=True)
 def nothing_left(cluster):
     """What a test that failed left in the queue, or a node that Slurm drained on the way, harms no other test."""
@@ -47,8 +40,7 @@ def run(cluster):
     """Runs a command of launch as a user of that Slurm would, with a secret in the environment."""
 
     def call(module, *flags):
-        env = helpers.environment() | cluster.environment | {"MY_API_TOKEN": SECRET}
-        return subprocess.run(helpers.command(module, *flags), env=env, capture_output=True, text=True, timeout=120)
+        return helpers.run(module, *flags, env=cluster.environment | {"MY_API_TOKEN": SECRET})
 
     return call
 
@@ -135,7 +127,7 @@ def test_whatever_happens_to_nodes_it_ends_with_the_same_losses(cluster, run, co
     """An array over two nodes, one of which is drained, set down or lost, or given to another job."""
     varied = {"model.d_model": (16, 32, 48), "model.n_experts": (1, 2, 4, 8)} if SOAK else {"model.n_experts": (1, 4)}
     varied["n_tokens"] = ((8_192, 65_536),)  # longer than all that happens
-    sweep = write_sweep(tmp_path, config, varied)
+    sweep = sweeps.write_sweep(tmp_path, config, varied)
     chance = random.Random(1)
     workdir = tmp_path / "it's $(touch pwned) back\\slash [1] 100% x"
     start = ("launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}", "--backend=slurm", "--retries=1000")
@@ -183,7 +175,7 @@ def test_whatever_happens_to_nodes_it_ends_with_the_same_losses(cluster, run, co
 @pytest.mark.skipif(not SOAK, reason="make soak alone: takes minutes, most of them Slurm's own")
 @pytest.mark.parametrize("event", [down, lose, preempt, away])
 def test_a_job_over_two_nodes_survives_what_happens_to_one(event, cluster, run, config, tmp_path):
-    sweep = write_sweep(tmp_path, config, {"n_tokens": ((8_192, 163_840),)})
+    sweep = sweeps.write_sweep(tmp_path, config, {"n_tokens": ((8_192, 163_840),)})
     workdir = tmp_path / "both"
     start = ("launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}", "--backend=slurm", "--retries=1")
     assert run(*start, "--sbatch=--nodes=2", "--sbatch=--ntasks=2").returncode == 0
@@ -202,7 +194,7 @@ def test_a_job_over_two_nodes_survives_what_happens_to_one(event, cluster, run, 
 @pytest.mark.skipif(not SOAK, reason="make soak alone: Slurm looks at time limits twice a minute")
 def test_at_its_time_limit_a_job_saves_and_is_queued_again(cluster, run, config, tmp_path):
     """Slurm itself sends SIGTERM, two minutes before the limit: here soon after the start."""
-    sweep = write_sweep(tmp_path, config, {"n_tokens": ((8_192, 409_600),)})
+    sweep = sweeps.write_sweep(tmp_path, config, {"n_tokens": ((8_192, 409_600),)})
     workdir = tmp_path / "limited"
     start = ("launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}", "--backend=slurm", "--sbatch=--time=2")
     assert run(*start).returncode == 0
@@ -264,7 +256,7 @@ def test_two_tasks_odd_flags_and_a_failure(cluster, run, config, text_glob, tmp_
     fingerprint = helpers.fingerprint(text_glob)
     one = {"n_tokens": (8_192,), "data.path": odd, "data.fingerprint": fingerprint}
     jobs = [one, one | {"optimizer.lr_law.constant": 70.0}]
-    sweep = write_sweep(tmp_path, config, jobs)
+    sweep = sweeps.write_sweep(tmp_path, config, jobs)
     workdir = tmp_path / "two"
     start = ("launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}", "--backend=slurm")
     submitted = run(*start, "--sbatch=--ntasks=2", "--sbatch=--comment=not ours", "--sbatch=--nice=1")
@@ -297,7 +289,7 @@ def test_a_store_that_gives_no_answer_is_no_try(cluster, run, config, text_glob,
     shorter = cluster.folder / "shorter.py"  # each trainer reads it: the lease of one that could not give it back
     text = pathlib.Path(config).read_text()
     shorter.write_text(f"from jmoe.storage import lease\n\nlease.RENEW_EVERY, lease.EXPIRY = 2.0, 30.0\n{text}")
-    sweep = write_sweep(cluster.folder, str(shorter), [job])
+    sweep = sweeps.write_sweep(cluster.folder, str(shorter), [job])
     workdir = f"{bucket}/tasks"
     arrays = "trunk/checkpoints/5/params/ocdbt.process_1/"  # of the second task
     proxy.fail("401", 3000, at=arrays, only=arrays)
@@ -345,7 +337,7 @@ def test_a_task_that_slurm_started_again_elsewhere_is_over(cluster, monkeypatch)
 def test_why_a_task_did_not_run_is_told(cluster, run, config, tmp_path):
     """By status, collect and logs, where only Slurm's own output has it; a list that is gone is named, and what Slurm
     refuses leaves no sweep behind."""
-    sweep = write_sweep(tmp_path, config, {"seed": (0, 1)})
+    sweep = sweeps.write_sweep(tmp_path, config, {"seed": (0, 1)})
     workdir = tmp_path / "held"
     start = ("launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}", "--backend=slurm", "--sbatch=--hold")
     refused = run(*start, "--sbatch=--partition=nowhere")

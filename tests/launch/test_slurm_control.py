@@ -7,20 +7,28 @@ import sys
 import helpers
 import pytest
 import slurm
+import sweeps
 
 from jmoe.errors import Unavailable
 from launch import jobs, slurm_task
-from tests.launch.test_slurm import queue, steps, wait, write_sweep
+from tests.launch.test_slurm import queue, steps, wait
 
 pytestmark = pytest.mark.skipif(bool(slurm.missing()), reason=slurm.missing())
 
 
-def test_one_job_of_a_capped_array(cluster, tmp_path, text_glob, monkeypatch):
-    """Two tasks a job, one job at a time; the long one is cancelled, and the other ends the sweep."""
+@pytest.fixture(autouse=True)
+def as_its_user(cluster, monkeypatch):
+    """Commands of this process and of those that it starts go to that Slurm."""
     for name, value in cluster.environment.items():
         monkeypatch.setenv(name, value)
+
+
+def test_one_job_of_a_capped_array(cluster, tmp_path, text_glob):
+    """Two tasks a job, one job at a time; the long one is cancelled, and the other ends the sweep."""
     config = str(helpers.write_config(tmp_path, text_glob))
-    sweep = write_sweep(tmp_path, config, [{"n_tokens": (163_840,)}, {"n_tokens": (8_192,)}, {"n_tokens": (4_096,)}])
+    sweep = sweeps.write_sweep(
+        tmp_path, config, [{"n_tokens": (163_840,)}, {"n_tokens": (8_192,)}, {"n_tokens": (4_096,)}]
+    )
     workdir = tmp_path / "capped"
     told = tmp_path / "told"
     (tmp_path / "tell.py").write_text("import os, sys; open(sys.argv[1], 'w').write(os.environ['JMOE_RUNS_MISSING'])")
@@ -59,12 +67,10 @@ def test_one_job_of_a_capped_array(cluster, tmp_path, text_glob, monkeypatch):
     wait(lambda: not queue(cluster), "the queue does not empty")
 
 
-def test_tasks_run_what_was_submitted_and_not_what_sweep_json_says_later(cluster, tmp_path, text_glob, monkeypatch):
+def test_tasks_run_what_was_submitted_and_not_what_sweep_json_says_later(cluster, tmp_path, text_glob):
     """Whoever writes into the workdir meanwhile names a config file and commands of theirs."""
-    for name, value in cluster.environment.items():
-        monkeypatch.setenv(name, value)
     config = str(helpers.write_config(tmp_path, text_glob))
-    sweep = write_sweep(tmp_path, config, [{"n_tokens": (4_096,)}])
+    sweep = sweeps.write_sweep(tmp_path, config, [{"n_tokens": (4_096,)}])
     workdir = tmp_path / "shared"
     told = tmp_path / "told"
     theirs = tmp_path / "was-run"
@@ -81,10 +87,8 @@ def test_tasks_run_what_was_submitted_and_not_what_sweep_json_says_later(cluster
     assert "1 runs" in helpers.run("launch.collect", f"--workdir={workdir}").stdout and not theirs.exists()
 
 
-def test_a_watch_waits_while_the_controller_is_away(cluster, tmp_path, text_glob, monkeypatch):
-    for name, value in cluster.environment.items():
-        monkeypatch.setenv(name, value)
-    sweep = write_sweep(tmp_path, str(helpers.write_config(tmp_path, text_glob)), [{"n_tokens": (4_096,)}])
+def test_a_watch_waits_while_the_controller_is_away(cluster, tmp_path, text_glob):
+    sweep = sweeps.write_sweep(tmp_path, str(helpers.write_config(tmp_path, text_glob)), [{"n_tokens": (4_096,)}])
     here = f"--workdir={tmp_path / 'watched'}"
     told = tmp_path / "told"
     log = tmp_path / "watch.txt"
@@ -99,8 +103,6 @@ def test_a_watch_waits_while_the_controller_is_away(cluster, tmp_path, text_glob
 
 
 def test_a_controller_that_hangs_is_away(cluster, monkeypatch):
-    for name, value in cluster.environment.items():
-        monkeypatch.setenv(name, value)
     monkeypatch.setattr(slurm_task, "SECONDS_TO_ANSWER", 2.0)
     assert "main" in slurm_task.call("sinfo", "-h", "-o", "%P")
     with cluster.halted(), pytest.raises(Unavailable, match="squeue: .* the same command continues"):
@@ -116,16 +118,14 @@ def check_ranks(log: str, ranks: list[str]) -> None:
     assert ranks[0].splitlines()[0] == next(line[3:] for line in log.splitlines() if line.startswith("0: "))
 
 
-def test_arrays_of_one_sweep_wait_for_each_other_where_jobs_are_capped(cluster, tmp_path, text_glob, monkeypatch):
+def test_arrays_of_one_sweep_wait_for_each_other_where_jobs_are_capped(cluster, tmp_path, text_glob):
     """Slurm caps one array; a sweep of several, or one that grew, has as many."""
-    for name, value in cluster.environment.items():
-        monkeypatch.setenv(name, value)
     config = str(helpers.write_config(tmp_path, text_glob))
     here = f"--workdir={tmp_path / 'grown'}"
-    sweep = write_sweep(tmp_path, config, {"seed": (0,)})
+    sweep = sweeps.write_sweep(tmp_path, config, {"seed": (0,)})
     start = ["launch.sweep", f"--sweep={sweep}", here, "--backend=slurm", "--workers=2", "--sbatch=--hold"]
     assert helpers.run(*start).returncode == 0
-    write_sweep(tmp_path, config, {"seed": (0, 1)})
+    sweeps.write_sweep(tmp_path, config, {"seed": (0, 1)})
     assert "submitted 1 jobs" in helpers.run(*start).stdout
     arrays = [line.split("|") for line in cluster.call("squeue", "-h", "-o", "%F|%j|%E").stdout.splitlines()]
     arrays = sorted((array, waits) for array, name, waits in arrays if not name.endswith("-collect"))

@@ -26,7 +26,7 @@ def sweep(tmp_path):
     path = sweeps.write_sweep(tmp_path, "configs/quickstart.py", [{"n_tokens": (65_536,), "seed": s} for s in (0, 1)])
     sweep = sweeps.begin(path, tmp_path)
     sweeps.train(sweep.jobs[0])
-    failure = {"cause": "it died", "tries": 1, "tokens": 0, "for_good": True}
+    failure = {"cause": f"it died\n{FORGED}", "tries": 1, "tokens": 0, "for_good": True}
     (sweep.jobs[1].folder / "failure.json").write_text(json.dumps(failure))
     return sweep
 
@@ -38,7 +38,8 @@ def edit(sweep, change) -> None:
     path.write_text(json.dumps(fields))
 
 
-def test_a_backend_that_forges_lines(sweep):
+def test_a_backend_and_a_cause_of_failure_that_forge_lines(sweep):
+    """The cause is the last line of a trainer's log."""
     edit(sweep, lambda fields: fields.update(backend=f"/{FORGED}\nall is done.py"))
     here = f"--workdir={sweep.workdir}"
     name = sweep.jobs[1].name
@@ -46,6 +47,7 @@ def test_a_backend_that_forges_lines(sweep):
         done = helpers.run(f"launch.{command}", here, *flags)
         printed = done.stdout + done.stderr
         assert command == "collect" or f"{SHOWN}\\nall is done.py" in printed, printed
+        assert command == "logs" or f"it died\\n{SHOWN}" in printed, printed
         assert not CONTROL.search(printed.replace("\n", "")) and "\nall is done" not in printed
 
 
@@ -128,7 +130,7 @@ def test_fit_add_of_a_strangers_run(tmp_path, capsys):
     here = tmp_path / "runs.csv"
     answer = fit.add(law="joint-moe-2025", run=str(table), runs=str(here))
     assert SHOWN in str(answer) and not CONTROL.search(str(answer).replace("\n", ""))
-    done = helpers.run("fit", "add", "--law=joint-moe-2025", f"--run={table}", f"--runs={here}", env=None)
+    done = helpers.run("fit", "add", "--law=joint-moe-2025", f"--run={table}", f"--runs={here}")
     printed = done.stdout + done.stderr
     assert done.returncode == 2 and "has this run already" in printed and SHOWN in printed
     assert not CONTROL.search(printed.replace("\n", "")), printed

@@ -136,19 +136,6 @@ def test_a_task_without_its_flags_runs_only_an_own_sweep(begun, tmp_path):
     assert "has no tasks" in helpers.fails(*task, "--config=configs/quickstart.py")  # and goes on with a named config
 
 
-def test_a_cause_of_failure_forges_no_line(begun):
-    """It is the last line of a trainer's log, and lies in the workdir."""
-    (job,) = begun.jobs
-    failure = {"cause": "lost\nd16-e1-01234567 1/1 done\x1b[2J\u202e", "tries": 1, "tokens": 0, "for_good": True}
-    (job.folder / "failure.json").write_text(json.dumps(failure))
-    here = f"--workdir={begun.workdir}"
-    for command in (["launch.status", here], ["launch.collect", here], ["launch.accept", here, "--job=d"]):
-        done = helpers.run(*command)
-        shown = done.stdout + done.stderr
-        assert r"lost\nd16-e1-01234567 1/1 done\x1b[2J\u202e" in shown, shown
-        assert "\x1b" not in shown and "\u202e" not in shown and "\nd16-e1-01234567" not in shown
-
-
 def test_a_start_anew_makes_a_sweep_ones_own(begun, tmp_path):
     edit(begun, lambda fields, job: job.update(config_file=str(tmp_path / "theirs.py")))
     text = (begun.workdir / "sweep.json").read_text()

@@ -34,6 +34,15 @@ def missing() -> str:
     return "" if built else "no API server is built: python tests/support/apiserver_build.py does it, in some minutes"
 
 
+def write_kubeconfig(path: pathlib.Path, server: str, user: dict, certificate: str = "") -> None:
+    """As GKE's, with what `user` proves to be itself with."""
+    authority = {"certificate-authority": certificate} if certificate else {}
+    known = {"clusters": [{"name": "c", "cluster": authority | {"server": server}}]}
+    known |= {"users": [{"name": "u", "user": user}], "current-context": "c"}
+    known |= {"contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}]}
+    path.write_text(yaml.safe_dump(known))
+
+
 class Cluster:
     """Starts in the constructor, with the LocalQueue `team`; point KUBECONFIG at `kubeconfig`, whose credentials are
     those that be() was last given. stop() ends its processes."""
@@ -65,7 +74,9 @@ class Cluster:
         self._server = self._start(*self._command)
         helpers.wait_until(lambda: _listens(self.port), [self._server], 60)
         assert _listens(self.port), (folder / "apiserver.out").read_text()[-2000:]
-        self._write_kubeconfig()
+        plugin = {"apiVersion": "client.authentication.k8s.io/v1beta1", "command": "cat"}
+        plugin |= {"args": [str(self.folder / "credential.json")], "interactiveMode": "Never"}
+        write_kubeconfig(self.kubeconfig, f"https://127.0.0.1:{self.port}", {"exec": plugin}, self._certificate)
         loaded = client.Configuration()
         loaded.host = f"https://127.0.0.1:{self.port}"
         loaded.ssl_ca_cert = self._certificate
@@ -110,25 +121,6 @@ class Cluster:
         (self.folder / "users.json").write_text(json.dumps(self.users))
         credential = {"apiVersion": "client.authentication.k8s.io/v1beta1", "kind": "ExecCredential"}
         (self.folder / "credential.json").write_text(json.dumps(credential | {"status": {"token": token}}))
-
-    def _write_kubeconfig(self) -> None:
-        """Writes a kubeconfig like GKE's: a program prints the token."""
-        plugin = {"apiVersion": "client.authentication.k8s.io/v1beta1", "command": "cat"}
-        plugin |= {"args": [str(self.folder / "credential.json")], "interactiveMode": "Never"}
-        server = {
-            "server": f"https://127.0.0.1:{self.port}",
-            "certificate-authority": f"{self.folder}/tls/apiserver.crt",
-        }
-        self.kubeconfig.write_text(
-            yaml.safe_dump(
-                {
-                    "current-context": "c",
-                    "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-                    "clusters": [{"name": "c", "cluster": server}],
-                    "users": [{"name": "u", "user": {"exec": plugin}}],
-                }
-            )
-        )
 
     def define(self, crd: dict) -> None:
         """Defines a resource; when this returns, its objects can be created."""

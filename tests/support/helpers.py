@@ -113,11 +113,17 @@ def wait_until(condition, processes=(), seconds: float = 200.0) -> None:
         time.sleep(0.005)
 
 
-def run(module: str, *flags, n_devices: int = 1, timeout: float = 300, **options) -> subprocess.CompletedProcess:
-    if options:
-        options |= dict(env=environment(n_devices), capture_output=True, text=True, timeout=timeout)
-        return subprocess.run(command(module, *flags), **options)
-    process = begin(module, flags, environment(n_devices), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+def spawn(module: str, *flags, env: dict | None = None, **places) -> subprocess.Popen:
+    """The process of a command, with these variables more."""
+    return subprocess.Popen(command(module, *flags), env=environment() | (env or {}), text=True, **places)
+
+
+def run(
+    module: str, *flags, n_devices: int = 1, timeout: float = 300, env: dict | None = None
+) -> subprocess.CompletedProcess:
+    """What a command ends with, with the variables `env` more."""
+    variables = environment(n_devices) | (env or {})
+    process = begin(module, flags, variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
         output = process.communicate(timeout=timeout)
     except BaseException:

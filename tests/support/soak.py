@@ -1,27 +1,14 @@
-"""Everything that is interrupted at length, in two hours at most, one part after the other: make soak.
+"""Training runs killed with SIGKILL at moments of a kind: while they start, after a step, during a save.
 
-The first part kills training runs with SIGKILL at random moments, saves included, until each is done. Whatever
-happened on the way, a run must end with the same results, logged steps and parameters, bit for bit, as an undisturbed
-run, and every start must go on from the newest save that was whole when the kill came. It makes as many kills as its
-time allows. The second part is the tests of interrupted sweeps, clusters and stores with JMOE_SOAK=1. A part that fails
-or has to be cut off does not keep the other from running; then the exit code is 1.
-
-    python tests/support/soak.py
-    python tests/support/soak.py --part=kills --kills=60
+Whatever happened on the way, a run must end with the same results, logged steps and parameters, bit for bit, as an
+undisturbed run, and every start must go on from the newest save that was whole when the kill came.
 """
 
-import argparse
-import contextlib
 import json
-import os
 import pathlib
 import random
 import re
-import shutil
 import signal
-import subprocess
-import sys
-import tempfile
 import time
 
 import helpers
@@ -29,11 +16,6 @@ import numpy as np
 from etils import epath
 
 FLAGS = ["--config.model.n_experts=4", "--config.model.group_tokens=64", "--config.eval_every=6"]
-TESTS = """
-launch/test_local.py launch/test_slurm.py launch/test_gs.py launch/test_owner.py jmoe/storage/test_outage.py
-jmoe/storage/test_storage.py jmoe/storage/test_power_loss.py
-""".split()
-SHARE = 0.4  # of the time, that of the kills; they use less of it, so that the last run can end
 CLOCKS = {"seconds", "sha256"}  # fields that may differ between two identical runs
 
 
@@ -173,81 +155,3 @@ def assert_same_run(one, other, segment: str = "branch-16384") -> None:
     assert params[0].keys() == params[1].keys()
     for name in params[0]:
         np.testing.assert_array_equal(params[0][name], params[1][name], err_msg=name)
-
-
-def kill(n_kills: int, seconds: float, seed: int) -> None:
-    """Makes `n_kills` kills, half of them in runs of two processes, or as many as are begun within `seconds`."""
-    print(f"seed {seed}: the same seed chooses the same kinds of moments", flush=True)
-    chance = random.Random(seed)
-    began = time.monotonic()
-    with contextlib.ExitStack() as stack:
-        folder = pathlib.Path(tempfile.mkdtemp(prefix="jmoe-soak-"))
-        stack.push(lambda kind, *_: print(f"kept: {folder}") if kind else shutil.rmtree(folder))
-        os.environ["JMOE_CACHE"] = str(folder / "cache")
-        (folder / "text").mkdir()
-        config = helpers.write_config(folder, helpers.write_text(folder / "text"), helpers.GROWING, 5)
-        for n_processes, n, until in ((1, n_kills - n_kills // 2, 0.5 * seconds), (2, n_kills // 2, seconds)):
-            undisturbed = folder / f"undisturbed-{n_processes}"
-            kill_until_done(config, undisturbed, 0, n_processes, chance)
-            n_done = 0
-            n_runs = 0
-            elapsed = 0.0
-            while n_done < n and (elapsed < until or not n_runs):
-                n_runs += 1
-                workdir = folder / f"killed-{n_processes}-{n_runs}"
-                most = 10 if n_processes == 1 else 5  # a survivor of two takes a minute to notice
-                hits = kill_until_done(config, workdir, min(most, n - n_done), n_processes, chance)
-                assert_same_run(undisturbed, workdir)
-                n_done = n_done + len(hits)
-                elapsed = time.monotonic() - began
-                counted = ", ".join(f"{hits.count(kind)} in a {kind}" for kind in ("start", "step", "save"))
-                print(
-                    f"run {n_runs} of {n_processes} process(es): {len(hits)} kills ({counted}), the same to the last "
-                    f"bit as the undisturbed one; {n_done} of {n} kills, {elapsed:.0f} s so far",
-                    flush=True,
-                )
-            if n_done < n:
-                print(f"time is up after {n_done} of {n} kills of {n_processes} process(es)", flush=True)
-
-
-def within(seconds: float, command: list[str]) -> str:
-    """Runs the command, and says in words how it ended; after `seconds` it is interrupted, a minute later killed."""
-    began = time.monotonic()
-    process = subprocess.Popen(command, start_new_session=True, env=os.environ | {"JMOE_SOAK": "1"})
-    cut_off = ""
-    for signum, patience in ((signal.SIGINT, seconds), (signal.SIGKILL, 60)):
-        try:
-            process.wait(patience)
-            break
-        except subprocess.TimeoutExpired:
-            cut_off = f"CUT OFF after {seconds / 60:.0f} minutes"
-            os.killpg(process.pid, signum) if signum == signal.SIGKILL else process.send_signal(signum)
-    code = process.wait()
-    return cut_off or ("passed" if code == 0 else f"FAILED (exit {code})") + f", {time.monotonic() - began:.0f} s"
-
-
-def main():
-    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    flags.add_argument("--minutes", type=float, default=115, help="within which all ends")
-    flags.add_argument("--kills", type=int, default=60, help="at most, over all runs, half of them on two processes")
-    flags.add_argument("--seed", type=int, default=random.randrange(10**6), help="of the moments; printed")
-    flags.add_argument("--part", choices=["kills"], help="the kills alone")
-    flags.add_argument("--tests", nargs="+", default=TESTS, help="files of the second part")
-    flags = flags.parse_args()
-    if flags.part:
-        return kill(flags.kills, 45 * flags.minutes, flags.seed)
-    began = time.monotonic()
-    total = 60 * flags.minutes - 60
-    kills = ["--part=kills", f"--kills={flags.kills}", f"--seed={flags.seed}", f"--minutes={SHARE * flags.minutes}"]
-    outcomes = {"kills": within(SHARE * total, [sys.executable, __file__, *kills])}
-    paths = [str(pathlib.Path(__file__).parents[1] / name) for name in flags.tests]
-    left = total - (time.monotonic() - began)
-    outcomes[f"tests of {', '.join(flags.tests)}"] = within(left, [sys.executable, "-m", "pytest", *paths])
-    print(f"soak, {(time.monotonic() - began) / 60:.0f} minutes:")
-    for name, outcome in outcomes.items():
-        print(f"  {name}: {outcome}")
-    return int(any(not outcome.startswith("passed") for outcome in outcomes.values()))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
