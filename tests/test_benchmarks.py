@@ -77,12 +77,6 @@ def test_a_law_is_scored_on_the_runs_that_were_held_out():
     assert mixture_laws.score("line", alone) is None
 
 
-def test_the_floor_decides_a_power_law_through_three_anchors():
-    predictions, measured = mixture_laws.marin_67b()
-    assert measured == 2.256
-    assert [round(predicted, 3) for _, predicted in predictions] == [2.176, 2.248, 2.295, 2.327]
-
-
 def test_the_papers_form_of_accuracies_is_fitted():
     """Accuracies on floor + k exp(-rate loss) are continued, and cut at 1."""
     losses = np.linspace(2.6, 4.5, 20)

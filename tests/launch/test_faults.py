@@ -1,6 +1,5 @@
 """Sweeps that were damaged, edited, refused or stalled: nothing sound is lost, and the file or flag is named."""
 
-import csv
 import json
 import os
 import shutil
@@ -36,11 +35,6 @@ def done(tmp_path, sweep, text_glob):
     for job in sweeps.begin(sweep, workdir, corpus=helpers.fingerprint(text_glob)).jobs:
         sweeps.train(job)
     return workdir
-
-
-def rows(workdir):
-    with open(workdir / "runs.csv", newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def start(sweep, workdir, *flags):
@@ -88,7 +82,7 @@ def test_an_edited_sweep_goes_on_with_what_it_says_now(sweep, config, tmp_path, 
     assert edited.returncode == 0, edited.stderr
     assert "2 jobs of an earlier form of the sweep are kept" in edited.stderr
     assert "2 unfinished ones are trained no further" in edited.stderr
-    table = {row["run"]: row["code"] for row in rows(workdir)}
+    table = {row["run"]: row["code"] for row in sweeps.rows(workdir)}
     now = code_version()
     assert sorted(table.values()) == sorted([sweeps.OLD, sweeps.OLD, now])
     assert all(finished.name in run for run, code in table.items() if code == sweeps.OLD)
@@ -108,7 +102,7 @@ def test_unfinished_jobs_go_on_by_the_new_code(sweep, tmp_path, text_glob):
     (run.jobs[1].folder / "trunk").mkdir(parents=True)
     begun = start(sweep, workdir, "--mix=code")
     assert begun.returncode == 0, begun.stderr
-    codes = {row["run"].split("/")[1]: row["code"] for row in rows(workdir)}
+    codes = {row["run"].split("/")[1]: row["code"] for row in sweeps.rows(workdir)}
     both = f"{sweeps.OLD}+{code_version()}"
     assert codes == {run.jobs[0].name: sweeps.OLD, run.jobs[1].name: both}
 
@@ -131,7 +125,7 @@ def test_a_damaged_sweep_json_is_made_again(damage, done, sweep):
     assert f"was started with code {sweeps.OLD}" in output and "2 jobs are known from their folders" in output
     again = start(sweep, done, "--mix=code")
     assert again.returncode == 0 and "4 of 4 runs were done before" in again.stdout, again.stderr
-    assert {row["code"] for row in rows(done)} == {sweeps.OLD}
+    assert {row["code"] for row in sweeps.rows(done)} == {sweeps.OLD}
     assert (damage == "gone") != (done / "damaged-sweep.json").exists()  # kept, for whoever wants to look
 
 

@@ -1,6 +1,5 @@
 """Sweeps whose workdir is on gs://, served by a real process: on the local pool, and as the pods of a JobSet."""
 
-import csv
 import json
 import os
 import signal
@@ -33,9 +32,8 @@ def sweep(tmp_path_factory, text_glob):
 
 
 def rows(workdir):
-    with (epath.Path(workdir) / "runs.csv").open() as file:
-        times = ("seconds", "n_devices", "train_loss", "loss")
-        return [({k: v for k, v in row.items() if k not in times}, float(row["loss"])) for row in csv.DictReader(file)]
+    times = ("seconds", "n_devices", "train_loss", "loss")
+    return [({k: v for k, v in row.items() if k not in times}, float(row["loss"])) for row in sweeps.rows(workdir)]
 
 
 @pytest.fixture(scope="module")

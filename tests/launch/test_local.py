@@ -1,7 +1,6 @@
 """Sweeps on the local pool: real trainers, killed as is the sweep itself; at length with JMOE_SOAK=1 (`make soak`)."""
 
 import contextlib
-import csv
 import json
 import os
 import pathlib
@@ -46,8 +45,7 @@ def launch(sweep, workdir, *flags):
 
 def rows(workdir):
     """runs.csv without its times."""
-    with open(workdir / "runs.csv", newline="") as file:
-        return [{name: value for name, value in row.items() if name != "seconds"} for row in csv.DictReader(file)]
+    return [{name: value for name, value in row.items() if name != "seconds"} for row in sweeps.rows(workdir)]
 
 
 @pytest.fixture(scope="module")
@@ -163,15 +161,10 @@ def begin(sweep, workdir):
 
 def wait_for_steps(process, workdir, n: int) -> bool:
     """Until `n` more steps are logged; False if the sweep ended before."""
-    target = steps(workdir) + n
-    while process.poll() is None and steps(workdir) < target:
+    target = sweeps.steps(workdir) + n
+    while process.poll() is None and sweeps.steps(workdir) < target:
         time.sleep(0.01)
     return process.poll() is None
-
-
-def steps(workdir) -> int:
-    """Steps logged so far, those that a kill took back included."""
-    return sum(path.read_bytes().count(b"\n") for path in workdir.glob("jobs/*/*/metrics.jsonl"))
 
 
 def children(pid: int) -> list[int]:

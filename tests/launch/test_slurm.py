@@ -1,7 +1,6 @@
 """Sweeps on a real Slurm of two nodes; at length with JMOE_SOAK=1 (`make soak`)."""
 
 import contextlib
-import csv
 import json
 import os
 import pathlib
@@ -46,12 +45,7 @@ def run(cluster):
 
 
 def losses(workdir):
-    with open(workdir / "runs.csv", newline="") as file:
-        return {row["run"]: (row["loss"], row["train_loss"], row["drop_rate"]) for row in csv.DictReader(file)}
-
-
-def steps(workdir) -> int:
-    return sum(path.read_bytes().count(b"\n") for path in workdir.glob("jobs/*/*/metrics.jsonl"))
+    return {row["run"]: (row["loss"], row["train_loss"], row["drop_rate"]) for row in sweeps.rows(workdir)}
 
 
 def wait(condition, what, seconds=3600 if SOAK else 600):
@@ -143,10 +137,10 @@ def test_whatever_happens_to_nodes_it_ends_with_the_same_losses(cluster, run, co
     used = set()
     happened = []
     for event in EVENTS * (3 if SOAK else 1):
-        target = steps(workdir) + chance.randrange(1, 15)
+        target = sweeps.steps(workdir) + chance.randrange(1, 15)
 
         def on_the_way(target=target):
-            return steps(workdir) > target and running(cluster)
+            return sweeps.steps(workdir) > target and running(cluster)
 
         wait(
             lambda on_the_way=on_the_way: eligible_now(cluster) or on_the_way() or finished(cluster),
@@ -179,7 +173,7 @@ def test_a_job_over_two_nodes_survives_what_happens_to_one(event, cluster, run, 
     workdir = tmp_path / "both"
     start = ("launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}", "--backend=slurm", "--retries=1")
     assert run(*start, "--sbatch=--nodes=2", "--sbatch=--ntasks=2").returncode == 0
-    wait(lambda: steps(workdir) > 30, "no step was trained")
+    wait(lambda: sweeps.steps(workdir) > 30, "no step was trained")
     ((task, nodes),) = running(cluster).items()
     assert nodes == "node[1-2]"
     event(cluster, task, "node2")
@@ -264,8 +258,7 @@ def test_two_tasks_odd_flags_and_a_failure(cluster, run, config, text_glob, tmp_
     assert run(*start, "--sbatch=--nodes=2", "--sbatch=--ntasks=2", "--sbatch=--nice=1").returncode == 0
     wait_for_the_end(cluster)
     assert "node[1-2]" in cluster.call("squeue", "-h", "-t", "all", "-o", "%N").stdout.split()
-    with open(workdir / "runs.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = sweeps.rows(workdir)
     assert [row["n_devices"] for row in rows] == ["2"]
     record = json.loads((workdir / rows[0]["run"] / "result.json").read_text())["record"]
     assert record["config"]["data"]["path"] == odd

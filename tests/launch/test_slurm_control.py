@@ -11,7 +11,7 @@ import sweeps
 
 from jmoe.errors import Unavailable
 from launch import jobs, slurm_task
-from tests.launch.test_slurm import queue, steps, wait
+from tests.launch.test_slurm import queue, wait
 
 pytestmark = pytest.mark.skipif(bool(slurm.missing()), reason=slurm.missing())
 
@@ -46,7 +46,7 @@ def test_one_job_of_a_capped_array(cluster, tmp_path, text_glob):
         return helpers.run(f"launch.{command}", here, f"--job={job}", *flags)
 
     assert f"task {array}_2 was cancelled" in one("cancel", never).stdout  # before its turn
-    wait(lambda: steps(workdir) > 3, "no step was trained")
+    wait(lambda: sweeps.steps(workdir) > 3, "no step was trained")
     follow = helpers.start("launch.logs", here, f"--job={slow}", "--follow", stderr=subprocess.DEVNULL)[0]
     cancelled = one("cancel", slow)
     assert f"cancelled job {slow}: task {array}_0 was cancelled" in cancelled.stdout, cancelled

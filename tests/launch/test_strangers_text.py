@@ -31,24 +31,20 @@ def sweep(tmp_path):
     return sweep
 
 
-def edit(sweep, change) -> None:
-    path = sweep.workdir / "sweep.json"
-    fields = json.loads(path.read_text())
-    change(fields)
-    path.write_text(json.dumps(fields))
-
-
 def test_a_backend_and_a_cause_of_failure_that_forge_lines(sweep):
     """The cause is the last line of a trainer's log."""
-    edit(sweep, lambda fields: fields.update(backend=f"/{FORGED}\nall is done.py"))
+    sweeps.edit(sweep, lambda fields: fields.update(backend=f"/{FORGED}\nall is done.py"))
     here = f"--workdir={sweep.workdir}"
     name = sweep.jobs[1].name
     for command, *flags in ["status"], ["collect"], ["accept", f"--job={name}"], ["logs", f"--job={name}"]:
         done = helpers.run(f"launch.{command}", here, *flags)
         printed = done.stdout + done.stderr
         assert command == "collect" or f"{SHOWN}\\nall is done.py" in printed, printed
-        assert command == "logs" or f"it died\\n{SHOWN}" in printed, printed
+        assert command not in ("status", "collect") or f"it died\\n{SHOWN}" in printed, printed
         assert not CONTROL.search(printed.replace("\n", "")) and "\nall is done" not in printed
+    sweeps.edit(sweep, lambda fields: fields.update(backend="local"))
+    accepted = helpers.run("launch.accept", here, f"--job={name}").stdout
+    assert f"is given up: it died\\n{SHOWN}" in accepted and not CONTROL.search(accepted.replace("\n", ""))
 
 
 def test_a_code_and_an_owner_that_forge_lines(sweep):
@@ -58,7 +54,7 @@ def test_a_code_and_an_owner_that_forge_lines(sweep):
     here = f"--workdir={sweep.workdir}"
     printed = helpers.fails("launch.collect", here)
     assert "runs.csv would mix two of jmoe_version: 1 in 1 runs" in printed and f"{SHOWN}\\n2 in 1 runs" in printed
-    edit(sweep, lambda fields: fields["jobs"][sweep.jobs[0].name].update(code=[f"{FORGED}\n"]))
+    sweeps.edit(sweep, lambda fields: fields["jobs"][sweep.jobs[0].name].update(code=[f"{FORGED}\n"]))
     printed += helpers.fails("launch.sweep", f"--sweep={sweep.file}", here)
     assert f"was started with code {SHOWN}\\n, and this is" in printed
     owner = ownership.Owner("host", "boot", "ns", 7, "now", f"{FORGED}\n")

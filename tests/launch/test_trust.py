@@ -1,6 +1,5 @@
 """A sweep.json that somebody else wrote: it neither leads out of the workdir nor runs a program of theirs."""
 
-import json
 import re
 
 import helpers
@@ -28,9 +27,7 @@ def begun(tmp_path):
 
 
 def edit(sweep, change) -> None:
-    fields = json.loads((sweep.workdir / "sweep.json").read_text())
-    change(fields, next(iter(fields["jobs"].values())))
-    (sweep.workdir / "sweep.json").write_text(json.dumps(fields))
+    sweeps.edit(sweep, lambda fields: change(fields, next(iter(fields["jobs"].values()))))
 
 
 @pytest.mark.parametrize("name", ["../../OUT-51bbacf9", "/tmp/OUT-51bbacf9", "..", "", "a/b", "a" * 300, "-x", "a\nb"])

@@ -1,6 +1,7 @@
 """Makes workdirs of sweeps as trainers leave them, but without training, to test what is read, kept and refused."""
 
 import concurrent.futures
+import csv
 import json
 
 from etils import epath
@@ -61,6 +62,25 @@ def train(job, share: float = 1.0, **fields) -> None:
             "record": {"config": config},
         }
         storage.write_whole(folder / "result.json", json.dumps(storage.sealed(result)))
+
+
+def rows(workdir) -> list[dict[str, str]]:
+    """Those of runs.csv."""
+    with (epath.Path(workdir) / "runs.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def steps(workdir) -> int:
+    """Steps logged so far, those that a kill took back included."""
+    return sum(path.read_bytes().count(b"\n") for path in workdir.glob("jobs/*/*/metrics.jsonl"))
+
+
+def edit(sweep: Sweep, change) -> None:
+    """Has `change` alter the fields of sweep.json, as somebody else may."""
+    path = sweep.workdir / "sweep.json"
+    fields = json.loads(path.read_text())
+    change(fields)
+    path.write_text(json.dumps(fields))
 
 
 def started_twice_at_once(run, *start) -> list[str]:
