@@ -102,17 +102,13 @@ def fit(sweep: Sweep, rows: Sequence[dict], known: Sequence[Answer]) -> SweepLaw
       known: Answers of laws of fewer runs, which are not fitted again.
     """
     answers = {answer.n_runs: answer for answer in known if answer.n_runs <= len(rows)}
-    if not answers:
-        for share in FIRST_LOOKS:
-            n_runs = int(share * len(rows))
-            answer = _ask(sweep, rows[:n_runs])[0]
-            if not answer.problem:
-                answers[n_runs] = answer
+    of_fewer = [] if answers else [int(share * len(rows)) for share in FIRST_LOOKS]
     answer, summary, next_runs = _ask(sweep, rows, with_next=True)
-    if answer.problem:
-        answers.pop(len(rows), None)
-    else:
-        answers[len(rows)] = answer
+    answers[len(rows)] = answer
+    if not answer.problem:  # else fewer runs say nothing either
+        for n_runs in of_fewer:
+            answers[n_runs] = _ask(sweep, rows[:n_runs])[0]
+    answers = {n_runs: answer for n_runs, answer in answers.items() if not answer.problem}
     return SweepLaw(tuple(answers[n] for n in sorted(answers)), summary, next_runs)
 
 

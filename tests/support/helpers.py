@@ -45,6 +45,23 @@ def write_text(folder) -> str:
 
 # in front of a config file: all that read it wait a third as long for the requests of a dead owner
 SHORT_LEASES = "from jmoe.storage import lease\n\nlease.RENEW_EVERY, lease.EXPIRY = 2.0, 60.0\n"
+# in front of a config file: where it is read by a trainer, that waits at each step as long as a file exists
+SLOW_STEPS = """
+import pathlib
+import sys
+import time
+
+log = sys.modules.get("jmoe.run.log")
+if log and log.Log.write.__name__ == "write":
+    write = log.Log.write
+
+    def slowly(self, *values):
+        write(self, *values)
+        if pathlib.Path({slow!r}).exists():
+            time.sleep(0.5)
+
+    log.Log.write = slowly
+"""
 GROWING = ((0, 256), (4_096, 512))  # batches of two sizes: two steps to compile
 
 
@@ -53,6 +70,15 @@ def write_config(folder, text_glob, batch_tokens=GROWING[:1], checkpoint_every=2
     path = folder / "tiny.py"
     path.write_text(CONFIG.format(path=text_glob, batch_tokens=batch_tokens, checkpoint_every=checkpoint_every))
     return path
+
+
+def slow_steps(config: pathlib.Path) -> pathlib.Path:
+    """Has the trainers of a config file take half a second a step, and no processor, while the returned file exists:
+    a run is long enough for what is done to it meanwhile, and short once the file is gone."""
+    slow = config.with_suffix(".slow")
+    slow.touch()
+    config.write_text(SLOW_STEPS.format(slow=str(slow)) + config.read_text())
+    return slow
 
 
 def xla_flags(n_devices: int) -> str:
