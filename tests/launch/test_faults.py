@@ -87,9 +87,8 @@ def test_an_edited_sweep_goes_on_with_what_it_says_now(config, tmp_path, text_gl
     assert f"{half.name}     0/2 kept      no longer in the sweep" in told, told
     assert "4 of 6 runs done; 3 jobs on local: 2 done, 1 kept" in told
     again = start(same, workdir)
-    assert again.returncode == 0 and "2 of 2 runs were done before: this sweep is finished" in again.stdout, (
-        again.stderr
-    )
+    assert again.returncode == 0, again.stderr
+    assert "2 of 2 runs were done before: this sweep is finished" in again.stdout
 
 
 @pytest.mark.parametrize("damage", ["cut", "gone"])

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import signal
 import threading
 import time
@@ -26,9 +27,10 @@ ALONE = {"JMOE_HOSTS": "1", "JMOE_SLICES": "1"}  # what a pod of one host is tol
 def sweep(tmp_path_factory, text_glob):
     folder = tmp_path_factory.mktemp("sweep")
     config = helpers.write_config(folder, text_glob, checkpoint_every=10)
+    helpers.slow_steps(config).unlink()
     if outage.SECONDS == 1:  # a longer outage would outlast them
         config.write_text(helpers.SHORT_LEASES + config.read_text())
-    return sweeps.write_sweep(folder, config, {"n_tokens": ((8_192,),)})
+    return sweeps.write_sweep(folder, config, {"n_tokens": ((4_096,),)})
 
 
 def rows(workdir):
@@ -53,13 +55,16 @@ def test_a_killed_sweep_on_gs_ends_as_on_a_disk(sweep, on_a_disk, bucket, proxy)
     if outage.SECONDS > 1:
         proxy.fail_at_random()
     start = ("launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}", "--retries=0")
+    slow = pathlib.Path(sweep).with_name("tiny.slow")
+    slow.touch()
     process = helpers.spawn(*start, stdout=DEVNULL, stderr=DEVNULL)
     while process.poll() is None and not list(epath.Path(workdir).glob("jobs/*/*/checkpoints/*")):
         time.sleep(0.5)
     process.kill()
     process.wait()
+    slow.unlink()
     (job,) = epath.Path(workdir).glob("jobs/*")
-    branch = f"uploadType=media&name=local/jobs/{job.name}/branch-8192/checkpoints"
+    branch = f"uploadType=media&name=local/jobs/{job.name}/branch-4096/checkpoints"
     for fault, at in (
         ("503", "sweep.json"),
         ("reset", "jobs"),
@@ -140,7 +145,7 @@ def test_two_pods_train_one_job(sweep, on_a_disk, bucket, tmp_path):
     printed = [pod.communicate(timeout=300)[0] for pod in pods]
     assert [pod.returncode for pod in pods] == [0, 0], printed
     assert "validation loss" in printed[0]  # a pod's log is what its trainer printed
-    result = json.loads((job.folder / "branch-8192" / "result.json").read_text())
+    result = json.loads((job.folder / "branch-4096" / "result.json").read_text())
     assert result["n_devices"] == 2
     assert result["loss"] == pytest.approx(on_a_disk[0][1], abs=1e-5)
     assert helpers.run(*task(workdir, job), env=ALONE).returncode == 0
