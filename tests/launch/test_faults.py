@@ -80,7 +80,7 @@ def test_an_edited_sweep_goes_on_with_what_it_says_now(config, tmp_path, text_gl
     edited = start(same, workdir, "--mix=code", "--mix=config")
     assert edited.returncode == 0, edited.stderr
     assert "2 jobs of an earlier form of the sweep are kept" in edited.stderr
-    assert "1 unfinished ones are trained no further" in edited.stderr
+    assert "2 unfinished ones are trained no further" in edited.stderr
     codes = {row["run"].split("/")[1]: row["code"] for row in sweeps.rows(workdir)}
     assert codes == {finished.name: sweeps.OLD, rest.name: f"{sweeps.OLD}+{code_version()}"}
     told = helpers.run("launch.status", f"--workdir={workdir}").stdout
