@@ -131,32 +131,15 @@ class Cluster:
         helpers.wait_until(lambda: self._has(*kind), [self._server], 60)
 
     @contextlib.contextmanager
-    def without(self, kind):
-        """Within the block, the server serves only a version of this kind that is of no use."""
+    def changed(self, kind, change):
+        """Within the block, and soon after it began, the server has the versions of this kind that `change` makes."""
         crd = f"{kind[3]}.{kind[0]}"
         extensions = client.ApiextensionsV1Api(self.api.api_client)
         text = extensions.api_client.sanitize_for_serialization(extensions.read_custom_resource_definition(crd))
         versions = text["spec"]["versions"]
-        other = versions[0] | {"name": "v9", "storage": False}
-        for served, put in (False, [v | {"served": False} for v in versions] + [other]), (True, versions):
-            extensions.patch_custom_resource_definition(crd, {"spec": {"versions": put}})
-            helpers.wait_until(lambda served=served: self._has(*kind) == served, [self._server], 60)
-            if not served:
-                yield
-
-    @contextlib.contextmanager
-    def older(self, field: str):
-        """Within the block, and soon after it began, JobSet is a release whose rules of failures have no such field."""
-        extensions = client.ApiextensionsV1Api(self.api.api_client)
-        crd = f"{JOBSETS[3]}.{JOBSETS[0]}"
-        text = extensions.api_client.sanitize_for_serialization(extensions.read_custom_resource_definition(crd))
-        versions, old = text["spec"]["versions"], copy.deepcopy(text["spec"]["versions"])
-        policy = old[0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["failurePolicy"]
-        del policy["properties"]["rules"]["items"]["properties"][field]
-        for put in old, versions:
-            extensions.patch_custom_resource_definition(crd, {"spec": {"versions": put}})
-            if put is old:
-                yield
+        extensions.patch_custom_resource_definition(crd, {"spec": {"versions": change(copy.deepcopy(versions))}})
+        yield
+        extensions.patch_custom_resource_definition(crd, {"spec": {"versions": versions}})
 
     def _has(self, *kind) -> bool:
         time.sleep(0.05)
