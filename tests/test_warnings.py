@@ -19,13 +19,11 @@ def test_no_deprecation_warning_but_those_listed(tmp_path, text_glob, monkeypatc
     monkeypatch.setenv("PYTHONWARNINGS", ",".join(["error::DeprecationWarning", *ignored]))
     config = helpers.write_config(tmp_path, text_glob)
     (tmp_path / "sweep.py").write_text(f"def get_sweep():\n    return {str(config)!r}, {{'model.n_experts': (2,)}}\n")
-    done = helpers.run("launch.sweep", f"--sweep={tmp_path}/sweep.py", f"--workdir={tmp_path}/swept")
-    assert done.returncode == 0, done.stderr
+    helpers.succeeds("launch.sweep", f"--sweep={tmp_path}/sweep.py", f"--workdir={tmp_path}/swept")
     assert (tmp_path / "swept/runs.csv").read_text().count("\n") == 3
     runs = ROOT / "examples/runs.csv"
     out = tmp_path / "law.json"
-    done = helpers.run("fit", "law", f"--runs={runs}", "--form=chinchilla", f"--out={out}")
-    assert done.returncode == 0, done.stderr
+    helpers.succeeds("fit", "law", f"--runs={runs}", "--form=chinchilla", f"--out={out}")
 
 
 def test_the_suite_ignores_no_other_warning():

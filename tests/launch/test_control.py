@@ -77,8 +77,8 @@ def test_single_jobs_are_controlled_while_the_sweep_works_and_after(sweep, tmp_p
     words = ["two words", "$(touch", "pwned)"]
     assert ends == [[words, str(workdir), "3"], [words, str(workdir), "0"]]
 
-    watched = helpers.run("launch.status", f"--workdir={workdir}", "--watch=0.1", "--json", on_done)
-    assert watched.returncode == 0 and len(watched.stdout.splitlines()) == 1  # nothing is at work: it looks once
+    watched = helpers.succeeds("launch.status", f"--workdir={workdir}", "--watch=0.1", "--json", on_done)
+    assert len(watched.stdout.splitlines()) == 1  # nothing is at work: it looks once
     assert json.loads(told.read_text().splitlines()[-1]) == ends[-1]
     failed = one(workdir, "retry", bad)  # takes back that it was accepted
     assert failed.returncode == 2 and "failed again: non-finite loss" in failed.stderr

@@ -42,8 +42,7 @@ def rows(workdir):
 def on_a_disk(sweep, tmp_path_factory):
     """The rows of the same sweep in a local folder."""
     workdir = tmp_path_factory.mktemp("local")
-    done = helpers.run("launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}")
-    assert done.returncode == 0, done.stderr
+    helpers.succeeds("launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}")
     return rows(workdir)
 
 
@@ -74,8 +73,8 @@ def test_a_killed_sweep_on_gs_ends_as_on_a_disk(sweep, on_a_disk, bucket, proxy)
         ("lost", "runs.csv"),
     ):
         proxy.fail(fault, max(3.0, outage.SECONDS) if fault == "401" else outage.SECONDS, at)
-    done = helpers.run(*start, timeout=30000)
-    assert done.returncode == 0 and proxy.over(), (done.stdout, done.stderr, proxy.failed)
+    done = helpers.succeeds(*start, timeout=30000)
+    assert proxy.over(), (done.stdout, done.stderr, proxy.failed)
     assert set(proxy.failed) == set(outage.FAULTS), proxy.failed
     proxy.end()
     assert "goes on from what is saved" in done.stdout and "damaged" not in done.stdout, done.stdout

@@ -206,8 +206,8 @@ def test_a_job_that_fails_for_good_is_told_and_stops_no_other(config, tmp_path):
     assert [line.split()[2] for line in status[:2]] == ["failed", "done"]
     assert "out of memory" in status[0].lower() and "1 failed try:" in status[0]
     assert "2 of 4 runs done; 2 jobs on local: 1 done, 1 failed" in status[2]
-    collected = helpers.run("launch.collect", f"--workdir={workdir}")
-    assert collected.returncode == 0 and collected.stdout.lower().count("out of memory") == 2
+    collected = helpers.succeeds("launch.collect", f"--workdir={workdir}")
+    assert collected.stdout.lower().count("out of memory") == 2
     assert len(rows(workdir)) == 2
 
 
@@ -266,8 +266,7 @@ def test_values_reach_the_trainer_unharmed(tmp_path, config, text_glob):
     folder = tmp_path / 'it\'s $(touch pwned) a "folder"\nhere'
     job = {"n_tokens": (8_192,), "data.path": odd, "data.fingerprint": fingerprint}
     start = "launch.sweep", f"--sweep={sweeps.write_sweep(folder, config, [job])}", f"--workdir={folder / 'run'}"
-    done = helpers.run(*start, env={"MY_API_TOKEN": "hunter2-never-in-a-log"})
-    assert done.returncode == 0, done.stderr
+    helpers.succeeds(*start, env={"MY_API_TOKEN": "hunter2-never-in-a-log"})
     (result,) = folder.rglob("result.json")
     assert json.loads(result.read_text())["record"]["config"]["data"]["path"] == odd
     assert not list(tmp_path.rglob("pwned")) and not os.path.exists("pwned")
@@ -338,8 +337,8 @@ def test_a_backend_is_one_file(config, tmp_path):
     (tmp_path / "mine.py").write_text(BACKEND)
     workdir = tmp_path / "run"
     flags = [f"--sweep={path}", f"--workdir={workdir}", "--greeting=good morning,"]
-    begun = helpers.run("launch.sweep", *flags, "--backend", tmp_path / "mine.py")
-    assert begun.returncode == 0 and "that was one of 2" in begun.stdout, begun.stderr
+    begun = helpers.succeeds("launch.sweep", *flags, "--backend", tmp_path / "mine.py")
+    assert "that was one of 2" in begun.stdout, begun.stderr
     here = f"--workdir={workdir}", f"--backend={tmp_path / 'mine.py'}"
     one, other = json.loads((workdir / "sweep.json").read_text())["jobs"]
     assert f"good morning, {one}" in begun.stdout

@@ -67,8 +67,7 @@ def wait_for_the_end(cluster):
 
 def alone(sweep, workdir):
     """Losses of the same sweep on this machine, which nothing disturbs."""
-    done = helpers.run("launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}", timeout=3600)
-    assert done.returncode == 0, done.stderr
+    helpers.succeeds("launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}", timeout=3600)
     return losses(workdir)
 
 
@@ -271,8 +270,7 @@ def test_two_tasks_odd_flags_and_a_failure(cluster, run, config, text_glob, tmp_
     assert "non-finite loss" in run("launch.collect", f"--workdir={workdir}").stdout
 
     flags = f"--config={config}", f"--workdir={tmp_path / 'alone'}", "--config.n_tokens=(8192,)"
-    alone = helpers.run("jmoe.train", *flags)
-    assert alone.returncode == 0, alone.stderr
+    helpers.succeeds("jmoe.train", *flags)
     loss = json.loads((tmp_path / "alone" / "branch-8192" / "result.json").read_text())["loss"]
     assert float(rows[0]["loss"]) == pytest.approx(loss, abs=1e-4)
 

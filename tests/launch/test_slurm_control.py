@@ -36,8 +36,7 @@ def test_one_job_of_a_capped_array(cluster, tmp_path, text_glob):
     start = ["launch.sweep", f"--sweep={sweep}", here, "--backend=slurm", "--workers=1", "--sbatch=--ntasks=2"]
     both = helpers.run(*start, "--sbatch=--dependency=singleton")
     assert both.returncode == 2 and "exclude each other" in both.stderr
-    started = helpers.run(*start, f"--on_done={sys.executable} {tmp_path / 'tell.py'} {told}")
-    assert started.returncode == 0, started.stderr
+    started = helpers.succeeds(*start, f"--on_done={sys.executable} {tmp_path / 'tell.py'} {told}")
     array = started.stdout.split(" as array ")[1].split(";")[0]
     assert "ArrayTaskThrottle=1" in cluster.call("scontrol", "show", "job", array).stdout
     slow, short, never = json.loads((workdir / "sweep.json").read_text())["jobs"]

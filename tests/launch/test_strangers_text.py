@@ -69,8 +69,7 @@ def test_a_trainers_output_that_forges_lines(sweep):
     """Lines, tabs and letters of every script stay."""
     job = sweep.jobs[1]
     job.log.write_bytes(f"{FORGED}\r\n\tFehler: größer, 損失\n".encode() + b"\xff\xfe\n")
-    done = helpers.run("launch.logs", f"--workdir={sweep.workdir}", f"--job={job.name}", "--follow")
-    assert done.returncode == 0, done.stderr
+    done = helpers.succeeds("launch.logs", f"--workdir={sweep.workdir}", f"--job={job.name}", "--follow")
     assert done.stdout == f"{SHOWN}\\r\n\tFehler: größer, 損失\n\\xff\\xfe\n"
 
 

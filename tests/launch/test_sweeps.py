@@ -26,8 +26,9 @@ def load(name):
 
 
 def dry_run(name, *flags):
-    done = helpers.run("launch.sweep", f"--sweep=configs/sweeps/{name}.py", "--workdir=nowhere", "--dry_run", *flags)
-    assert done.returncode == 0, done.stderr
+    done = helpers.succeeds(
+        "launch.sweep", f"--sweep=configs/sweeps/{name}.py", "--workdir=nowhere", "--dry_run", *flags
+    )
     return done.stdout.splitlines()
 
 
@@ -95,8 +96,7 @@ def test_a_dry_run_takes_the_hours_of_the_plan(tmp_path):
     path = tmp_path / "planned.py"
     path.write_text(plan_config.source(fit.load("joint-moe-2025"), plan, None))
     start = ("launch.sweep", f"--sweep={path}", f"--workdir={tmp_path}/run", "--dry_run", "--text_elsewhere")
-    done = helpers.run(*start, "--accelerator=H100:2x8", "--dollars_per_hour=2")
-    assert done.returncode == 0, done.stderr
+    done = helpers.succeeds(*start, "--accelerator=H100:2x8", "--dollars_per_hour=2")
     *_, total = done.stdout.splitlines()
     assert total.startswith("at modelled speeds (MFU ") and "80% range" in total
     assert float(total.split("H100-hours")[0].split()[-1].replace(",", "")) == pytest.approx(16 * hours, rel=1e-3)
@@ -200,8 +200,7 @@ def test_each_start_of_lr_halving_adds_the_rates_around_the_best(tmp_path):
 
 def test_fit_lr_recovers_equation_10(tmp_path):
     (tmp_path / "runs.csv").write_text(fit_runs.learning_rate_runs())
-    done = helpers.run("fit", "lr", f"--runs={tmp_path}/runs.csv", "--experts=1,8", f"--out={tmp_path}/lr.json")
-    assert done.returncode == 0, done.stderr
+    done = helpers.succeeds("fit", "lr", f"--runs={tmp_path}/runs.csv", "--experts=1,8", f"--out={tmp_path}/lr.json")
     result = json.loads((tmp_path / "lr.json").read_text())
     assert result["lr_law"] == pytest.approx(fit_runs.RATES, rel=1e-6)
     assert len(result["optima"]) == 12 and done.stdout.count("not fitted") == 7  # 4 and 32, and their error
