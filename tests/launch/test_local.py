@@ -111,7 +111,8 @@ def kill_at_random(sweep, tmp_path, chance) -> int:
     if chance.random() < 0.5:  # the others save and stop by themselves while the next sweep starts
         for pid in orphans:
             kill(pid)
-    assert one_trainer_for_each_job(tmp_path)
+    folders = at_work(tmp_path)
+    assert len(folders) == len(set(folders))
     return n_killed
 
 
@@ -130,14 +131,13 @@ def stop_by_ctrl_c(sweep, tmp_path) -> None:
 
 
 def stop_by_cancel(sweep, tmp_path) -> None:
+    """While the trainers start."""
     process = begin(sweep, tmp_path)
-    if wait_for_steps(process, tmp_path, 5):
-        status = helpers.run("launch.status", f"--workdir={tmp_path}").stdout
-        assert "/2 running" in status and f"process {process.pid} on" in status, status
-        halt(children(process.pid)[:1])
-        assert "asked 1 process" in helpers.run("launch.cancel", f"--workdir={tmp_path}").stdout
-        process.wait()
-        assert process.returncode == 143
+    helpers.wait_until(lambda: at_work(tmp_path), [process])
+    status = helpers.run("launch.status", f"--workdir={tmp_path}").stdout
+    assert "/2 running" in status and f"process {process.pid} on" in status, status
+    assert "asked 1 process" in helpers.run("launch.cancel", f"--workdir={tmp_path}").stdout
+    assert process.wait() == 143
 
 
 def test_what_remains_to_train_does_not_change_how_it_is_trained(sweep, undisturbed, tmp_path):
@@ -186,10 +186,10 @@ def halt(pids) -> None:
             os.kill(pid, signal.SIGSTOP)
 
 
-def one_trainer_for_each_job(workdir) -> bool:
+def at_work(workdir) -> list[str]:
+    """The folders of the sweep's trainers, one for each process."""
     done = subprocess.run(["pgrep", "-af", f"jmoe.train.*{workdir}"], capture_output=True, text=True)
-    folders = re.findall(r"--workdir=(\S+)", done.stdout)
-    return len(folders) == len(set(folders))
+    return re.findall(r"--workdir=(\S+)", done.stdout)
 
 
 def test_a_job_that_fails_for_good_is_told_and_stops_no_other(config, tmp_path):

@@ -8,7 +8,7 @@ import sweeps
 from etils import epath
 
 from jmoe.errors import UserError
-from launch import sweepfile, trust
+from launch import status, sweepfile, trainer, trust
 
 BACKEND = """
 import pathlib
@@ -106,7 +106,11 @@ def test_a_retry_runs_what_this_users_start_wrote_or_what_is_named(begun, tmp_pa
 
 
 def test_a_retry_of_a_sweep_of_ones_own_needs_no_trust(begun):
+    """And takes back that a failure was accepted."""
+    trainer.give_up(begun.jobs[0], "it died", "accepted")
+    assert status.look(begun, {})["jobs"][0]["state"] == "accepted"
     assert "failed again" in retry(begun)
+    assert status.look(begun, {})["jobs"][0]["state"] == "failed"
     assert "sweep.json has the hash" in retry(begun, "--trust=0123456789ab")
 
 
