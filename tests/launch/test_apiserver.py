@@ -406,12 +406,12 @@ def test_a_cluster_that_lacks_jobset_or_kueue_or_has_an_old_one(cluster, begun, 
     def refusal() -> str:
         try:
             GKE.ready(sweep)
-        except UserError as error:
+        except (UserError, Unavailable) as error:  # the latter for a moment, while the server changes
             return str(error)
         return ""
 
     with cluster.changed(kind, change):
-        helpers.wait_until(refusal)
+        helpers.wait_until(lambda: re.search(words, refusal()))
         assert re.search(words, refusal())
     helpers.wait_until(lambda: not refusal())
     assert not refusal()

@@ -138,8 +138,10 @@ class Cluster:
         text = extensions.api_client.sanitize_for_serialization(extensions.read_custom_resource_definition(crd))
         versions = text["spec"]["versions"]
         extensions.patch_custom_resource_definition(crd, {"spec": {"versions": change(copy.deepcopy(versions))}})
-        yield
-        extensions.patch_custom_resource_definition(crd, {"spec": {"versions": versions}})
+        try:
+            yield
+        finally:
+            extensions.patch_custom_resource_definition(crd, {"spec": {"versions": versions}})
 
     def _has(self, *kind) -> bool:
         time.sleep(0.05)
