@@ -157,37 +157,19 @@ def test_products_of_attention_kernels_follow_from_what_they_read_and_write(oper
     assert [n for n in products if n] == [n_products]
 
 
+NAMES = ("train_step", "Block.__call__", "swiglu", "MLP.__call__", "norm", "_add_to_residual", "_means_and_gradients")
+FRAMES = ((1, 1), (2, 2), (4, 3), (3, 4), (5, 3), (6, 3), (7, 2), (5, 2))  # a name, and the number of who calls it
+
+
+def traced() -> str:
+    """The tables that say in which functions a program's instructions were traced, as XLA writes them."""
+    names = [f'{i} "{name}"' for i, name in enumerate(NAMES, 1)]
+    places = [f"{i} {{file_name_id=1 function_name_id={i} line={i}}}" for i in range(1, len(NAMES) + 1)]
+    frames = [f"{i} {{file_location_id={name} parent_frame_id={by}}}" for i, (name, by) in enumerate(FRAMES, 1)]
+    return "\n".join(["FunctionNames", *names, "", "FileLocations", *places, "", "StackFrames", *frames])
+
+
 STEP = """
-HloModule jit_step
-
-FunctionNames
-1 "train_step"
-2 "Block.__call__"
-3 "swiglu"
-4 "MLP.__call__"
-5 "norm"
-6 "_add_to_residual"
-7 "_means_and_gradients"
-
-FileLocations
-1 {file_name_id=1 function_name_id=1 line=1}
-2 {file_name_id=1 function_name_id=2 line=2}
-3 {file_name_id=1 function_name_id=4 line=3}
-4 {file_name_id=1 function_name_id=3 line=4}
-5 {file_name_id=1 function_name_id=5 line=5}
-6 {file_name_id=1 function_name_id=6 line=6}
-7 {file_name_id=1 function_name_id=7 line=7}
-
-StackFrames
-1 {file_location_id=1 parent_frame_id=1}
-2 {file_location_id=2 parent_frame_id=2}
-3 {file_location_id=3 parent_frame_id=3}
-4 {file_location_id=4 parent_frame_id=4}
-5 {file_location_id=5 parent_frame_id=3}
-6 {file_location_id=6 parent_frame_id=3}
-7 {file_location_id=7 parent_frame_id=2}
-8 {file_location_id=5 parent_frame_id=2}
-
 %gemm (a: bf16[64,16], b: bf16[16,24]) -> bf16[64,24] {
   %a = bf16[64,16]{1,0} parameter(0)
   %b = bf16[16,24]{1,0} parameter(1)
@@ -223,7 +205,7 @@ def test_bytes_belong_to_the_function_that_they_come_from():
     """A fusion belongs to its product or else to most of what it makes; what XLA adds, to its reader."""
     narrow = 2 * 64 * 16
     wide = 2 * 64 * 24
-    assert step_bytes.bytes_by_cause(STEP) == {
+    assert step_bytes.bytes_by_cause(f"HloModule jit_step\n\n{traced()}\n{STEP}") == {
         step_bytes.NORMS: 2 * narrow + 3 * narrow + 2 * narrow,  # copy, residual, norm
         step_bytes.EXPERT_PRODUCTS: narrow + 2 * 16 * 24 + wide,
         step_bytes.SWIGLU: 2 * wide,
