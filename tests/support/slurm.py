@@ -113,10 +113,11 @@ class Cluster:
         output = self.call("sinfo", "-h", "-N", "-p", "main", "-o", "%N %T", check=False).stdout.split()
         return dict.fromkeys(NODES, "unknown") | dict(zip(output[::2], output[1::2], strict=True))
 
-    def restart_controller(self, seconds: float) -> None:
-        """Ends the controller, and starts it again after `seconds`."""
+    @contextlib.contextmanager
+    def without_controller(self):
+        """Within the block, there is no controller."""
         _end(self._controller)
-        time.sleep(seconds)
+        yield
         self._controller = self._start_controller()
         self.wait_for_nodes()
 
