@@ -30,7 +30,7 @@ ANSWER = """(states) => states.map((typed) => {
     const plan = withErrors(() => {
         const options = optionsIn(law, state);
         const { limits } = options;
-        Object.assign(limits, speedsIn(state, options, planCommand(state, options)));
+        Object.assign(limits, speedsIn(options, planCommand(options)));
         const plan = planOf(options);
         refuseEndOfGrid(limits.speeds, plan);
         return plan;
@@ -162,7 +162,7 @@ def test_curves_of_loss_against_size_are_smooth(tab):
             const state = { ...defaultState(law), flops: "", mfu: "", memory_gb: "", context: "0", ...typed };
             const options = optionsIn(law, state);
             const { limits, shape, experts } = options;
-            Object.assign(limits, speedsIn(state, options, ""));
+            Object.assign(limits, speedsIn(options, ""));
             return experts.map((n_experts) => {
                 const lawAt = lawAtExperts(law, shape, n_experts);
                 const curve = curveInHours(lawAt, n_experts, shape, limits);
