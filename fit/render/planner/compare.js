@@ -13,7 +13,7 @@ import { leastFlops, solve } from "./solve.js";
 function bestOverShapes(law, options, experts) {
   const { limits } = options;
   const { vocab_size, width_per_block } = options.shape;
-  const shapes = law.shapes.map((experts) => shapeOf({ ...law.own, vocab_size, width_per_block, ...experts }));
+  const shapes = law.shapes.map((narrow) => shapeOf({ ...law.own, vocab_size, width_per_block, ...narrow }));
   let best = { optimum: null, shape: shapes[0] };
   for (const shape of shapes) {
     for (const n_experts of experts) {

@@ -25,8 +25,8 @@ export function refuse(name, values) {
 }
 
 /** The result of compute(); where that throws a PlanError, null, after onError was called with its sentence.
- *  @type {<T>(compute: () => T, onError?: (sentence: string) => void) => ?T} */
-export function withErrors(compute, onError = () => {}) {
+ *  @type {<T>(compute: () => T, onError: (sentence: string) => void) => ?T} */
+export function withErrors(compute, onError) {
   try {
     return compute();
   } catch (error) {
