@@ -18,12 +18,8 @@ from fit.messages.units import amount
 DENSE = ("chinchilla-2022", "chinchilla-refit-2024", "fine-grained-dense-2024")
 SEARCHED = ("sparsity-2025", "fine-grained-2024", "comprehensive-2025")  # laws without an optimum in closed form
 LAWS = ("law.json", "coupled.json", "joint-moe-2025", "jmoe-bytes-2026", *DENSE, *SEARCHED)
-# models to start from: finer experts, dense blocks, fewer heads of keys and values
-LIKE_OF_LAW = {
-    "joint-moe-2025": "DeepSeek-V3",
-    "sparsity-2025": "Qwen3-30B-A3B",
-    "fine-grained-dense-2024": "Llama-3.1-8B",
-}
+# models to start from: finer experts and dense blocks, and fewer heads of keys and values
+LIKE_OF_LAW = {"joint-moe-2025": "DeepSeek-V3", "fine-grained-dense-2024": "Llama-3.1-8B"}
 
 
 def write_drawn_law(folder, name="law.json", **coupled):
