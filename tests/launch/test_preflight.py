@@ -157,15 +157,11 @@ def test_nothing_is_written_for_a_sweep_that_could_not_train(backend, tmp_path, 
     ],
 )
 def test_too_few_tokens(overrides, words, tmp_path, text_glob):
-    """Fresh ones, or held-out ones: on Slurm too, which is not asked, and here without one."""
+    """Fresh ones, or held-out ones: on Slurm too, which is not asked."""
     path = sweeps.write_sweep(tmp_path, helpers.write_config(tmp_path, text_glob), [overrides])
-    start = f"--sweep={path}", f"--workdir={tmp_path}/run"
-    output = helpers.fails("launch.sweep", *start, "--backend=slurm")
+    output = helpers.fails("launch.sweep", f"--sweep={path}", f"--workdir={tmp_path}/run", "--backend=slurm")
     assert "nothing is started" in output and words in output
     assert not (tmp_path / "run" / "sweep.json").exists()
-    output = helpers.fails("launch.sweep", *start, "--dry_run")
-    assert "this would be refused" in output and words in output
-    helpers.succeeds("launch.sweep", *start, "--dry_run", "--text_elsewhere")
 
 
 def test_a_text_that_is_not_prepared_is_known_by_its_size(tmp_path, monkeypatch):
@@ -175,8 +171,11 @@ def test_a_text_that_is_not_prepared_is_known_by_its_size(tmp_path, monkeypatch)
     config = helpers.write_config(tmp_path, f"{tmp_path}/*.txt")
     for n_tokens, code in ((65_536, 0), (1_000_000_000, 2)):
         path = sweeps.write_sweep(tmp_path, config, [{"n_tokens": (n_tokens,)}])
-        done = helpers.run("launch.sweep", f"--sweep={path}", f"--workdir={tmp_path}/run", "--dry_run")
+        start = "launch.sweep", f"--sweep={path}", f"--workdir={tmp_path}/run", "--dry_run"
+        done = helpers.run(*start)
         assert done.returncode == code, done.stderr
+        assert ("this would be refused" in done.stderr) == bool(code)
         assert ("has at most 200,001 by the size of its files" in done.stderr) == bool(code)
         assert ("is not prepared on this machine" in done.stderr) != bool(code)
+    helpers.succeeds(*start, "--text_elsewhere")
     assert not (tmp_path / "cache").exists() and not (tmp_path / "run").exists()
