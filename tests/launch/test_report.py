@@ -14,6 +14,7 @@ from fit.fitted_law.law import load
 from jmoe.storage import files as storage
 from jmoe.storage import ownership
 from launch import curves, sweep_law, sweepfile
+from launch import report as report_lib
 from launch.jobs import files_of
 
 LAW = load("jmoe-bytes-2026")
@@ -141,15 +142,12 @@ def test_the_law_of_the_page_is_that_of_its_runs(page):
     assert "Runs to train next" in path.read_text()
 
 
-def test_a_second_look_keeps_what_fewer_runs_said(page, tmp_path):
-    sweep, path, _ = page
-    copy = tmp_path / "copy.html"
-    earlier = [sweep_law.Answer(9, 1e15, 4, (1e6, 2e6), (1.5, 2.5))]
-    script = f'<script type="application/json" id="answers">{json.dumps([vars(a) for a in earlier])}</script>'
-    copy.write_text(f"<html>{script}</html>")
-    assert report(sweep.workdir, f"--out={copy}").returncode == 0
-    (found,) = re.findall(r'id="answers">(.*?)</script>', copy.read_text(), re.DOTALL)
-    assert [fields["n_runs"] for fields in json.loads(found)] == [9, 28]
+def test_laws_of_fewer_runs_are_fitted_at_the_first_look_alone(monkeypatch):
+    """What is asked of each law, which the page above shows, is left out."""
+    monkeypatch.setattr(sweep_law, "_ask", lambda _, rows, with_next=False: (sweep_law.Answer(len(rows)), "", ""))
+    for known, n_runs in (([], [4, 6, 8, 10]), ([sweep_law.Answer(9)], [9, 10])):
+        answers = sweep_law.fit(None, [{}] * 10, known).answers
+        assert [answer.n_runs for answer in answers] == n_runs
 
 
 @pytest.mark.parametrize("width", [1440, 390])
@@ -167,15 +165,20 @@ def test_nothing_is_wider_than_the_screen(page, browser, width):
 
 
 def test_a_sweep_in_a_bucket(bucket, tmp_path):
+    """Its page keeps what fewer runs said, though all of them make no law."""
     workdir = f"{bucket}/report"
     jobs = [{"n_tokens": (65_536,)}, {"n_tokens": (131_072,), "model.n_experts": 4}]
     sweep = sweeps.begin(sweeps.write_sweep(tmp_path, "configs/quickstart.py", jobs), workdir)
     for job in sweep.jobs:
         sweeps.train(job)
+    page = sweep.workdir / "sweep.html"
+    earlier = sweep_law.Answer(1, 1e15, 4, (1e6, 2e6), (1.5, 2.5))
+    page.write_text(f'<script type="application/json" id="answers">{json.dumps([vars(earlier)])}</script>')
     done = report(workdir)
     assert done.returncode == 0, done.stderr
-    text = (sweep.workdir / "sweep.html").read_text()
+    text = page.read_text()
     assert "2 of 2 runs done" in text and "what the fit says" in text
+    assert report_lib.answers_on(page) == [earlier]
     assert sweepfile.read(sweep.workdir).jobs[0].name in text
 
 
