@@ -52,7 +52,7 @@ def wait(condition, what, seconds=3600 if SOAK else 600):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, what
-        time.sleep(0.1)
+        time.sleep(0.3)
 
 
 def wait_for_the_end(cluster):
@@ -62,7 +62,7 @@ def wait_for_the_end(cluster):
         eligible_now(cluster)
         if time.monotonic() > deadline:
             pytest.fail(f"the queue does not empty\n{cluster.report()}")
-        time.sleep(0.1)
+        time.sleep(0.3)
 
 
 def alone(sweep, workdir):
