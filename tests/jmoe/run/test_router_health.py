@@ -73,6 +73,18 @@ def test_experts_that_every_token_chooses_do_not_collapse():
         assert warning == ""
 
 
+def test_the_counts_go_on_where_a_checkpoint_left_them():
+    random = np.random.default_rng(0)
+    steps = random.integers(0, 2, (2 * BLOCK + 50, 2, 8)).tolist()
+    whole = RouterHealth(model_of())
+    expected = [whole.add(i, chosen) for i, chosen in enumerate(steps)]
+    first = RouterHealth(model_of())
+    said = [first.add(i, chosen) for i, chosen in enumerate(steps[:130])]
+    second = RouterHealth(model_of(), json.loads(json.dumps(first.state())))
+    said += [second.add(i, chosen) for i, chosen in enumerate(steps[130:], start=130)]
+    assert said == expected
+
+
 @pytest.fixture(scope="module")
 def config(text_glob):
     config = small_run(text_glob, n_tokens=(40_960,), log_every=10, checkpoint_every=30)
@@ -107,7 +119,7 @@ def test_a_run_logs_the_health_of_its_routers_and_resumes_exactly(config, tmp_pa
     train(config, tmp_path / "undisturbed")
     steps = iter(range(1, 10_000))
     with pytest.raises(Interrupted):
-        train(config, tmp_path / "stopped", lambda: 15 if next(steps) == 115 else 0)
+        train(config, tmp_path / "stopped", lambda: 15 if next(steps) == 75 else 0)
     train(config, tmp_path / "stopped")
     texts = [(tmp_path / name / "trunk" / "metrics.jsonl").read_text() for name in ("undisturbed", "stopped")]
     assert texts[0] == texts[1]

@@ -185,7 +185,9 @@ def test_it_goes_on_with_the_same_tokens_on_other_devices_and_hosts(undisturbed,
         assert [process.returncode for process in processes] == [128 + signal.SIGTERM] * n_processes, said
         assert all("saved step" in text for text in said), said
         assert len({re.search(r"saved step \d+", text).group() for text in said}) == 1
-    train(growing, tmp_path, "--config.mesh.expert=2", "--config.mesh.model=2", n_devices=4)
+    last = train(growing, tmp_path, "--config.mesh.expert=2", "--config.mesh.model=2", n_devices=4)
+    for text in (said[0], last.stderr):  # begun again, it would come to the same losses
+        assert "resuming from" in text and "damaged" not in text
     for name in ("branch-8192", "branch-16384"):
         one, other = (result(folder, name) for folder in (undisturbed, tmp_path))
         assert abs(one["loss"] - other["loss"]) < 1e-3

@@ -19,7 +19,7 @@ FLAGS = ["--config.model.n_experts=4", "--config.n_tokens=(8192,)"]
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory, text_glob):
-    return helpers.write_config(tmp_path_factory.mktemp("config"), text_glob, checkpoint_every=10)
+    return helpers.write_config(tmp_path_factory.mktemp("config"), text_glob, checkpoint_every=5)
 
 
 def fetched(folder: epath.Path, target):
@@ -49,8 +49,8 @@ def test_a_run_in_a_bucket_stopped_and_resumed_is_the_local_one(config, bucket, 
     proxy.fail_at_random(("503", "reset", "cut", "lost"))  # a 401 ends a save, and what started the trainer goes on
     proxy.fail("401", outage.SECONDS, at=".probe-")
     proxy.fail("lost", outage.SECONDS, at="name=runs/one/train.lock")
-    proxy.fail("503", outage.SECONDS, at="uploadType=media&name=runs/one/trunk/checkpoints/10/params")  # by TensorStore
-    proxy.fail("cut", outage.SECONDS, at="checkpoints/20/record")
+    proxy.fail("503", outage.SECONDS, at="uploadType=media&name=runs/one/trunk/checkpoints/5/params")  # by TensorStore
+    proxy.fail("cut", outage.SECONDS, at="checkpoints/10/record")
     processes = helpers.start("jmoe.train", *flags)
     helpers.wait_until(lambda: len(checkpoint.steps_in(workdir / "trunk" / "checkpoints")) == 2, processes, 3000)
     processes[0].send_signal(signal.SIGTERM)
