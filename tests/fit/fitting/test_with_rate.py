@@ -189,7 +189,7 @@ def test_wrong_tables_are_refused():
         (columns | dict(peak_learning_rate=two), "peak_learning_rate: found 2 different values, expected 3 or more:"),
         (columns | dict(batch_tokens=two * 1e8), "batch_tokens: found 2 different values, expected 3 or more, or one"),
         (columns | dict(peak_learning_rate=n**-0.5), "so no run says what another rate costs"),
-        (columns | dict(peak_learning_rate=[-1.0] * 60), "column peak_learning_rate: found -1, expected a number"),
+        (columns | dict(peak_learning_rate=[-1.0] * 60), "column peak_learning_rate: found -1.0, expected a number"),
     ):
         with pytest.raises(fit.UserError, match=words):
             fit.law(table, "chinchilla", with_rate=True)
