@@ -197,35 +197,33 @@ def test_the_default_decay_does_not_bend_what_is_known_exactly(tmp_path):
     assert record["coefficients"] == pytest.approx(fit_runs.TINY, rel=0.2)
 
 
-def with_positions(tmp_path, gains):
+def with_positions(gains):
     """A table of runs whose loss at 9-16 is below that at 3-4 by `gains`."""
-    rows = [
-        dict(n_active=1e5 * (1 + i), n_tokens=1e6 * (1 + i % 4), n_experts=1, loss=2.0, run=f"jobs/{i}/branch-1")
-        | dict(loss_1_2=2.6, loss_3_4=2.2, loss_5_8=2.1, loss_9_16=2.2 - gain)
-        for i, gain in enumerate(gains)
-    ]
-    path = tmp_path / "positions.csv"
-    path.write_text("\n".join([",".join(rows[0]), *(",".join(map(str, row.values())) for row in rows)]))
-    return read_runs(str(path), FORMS["chinchilla"].columns)
+    rows = []
+    for i, gain in enumerate(gains):
+        model = dict(n_active=1e5 * (1 + i), n_tokens=1e6 * (1 + i % 4), n_experts=1, loss=2.0)
+        losses = dict(loss_1_2=2.6, loss_3_4=2.2, loss_5_8=2.1, loss_9_16=2.2 - gain)
+        rows.append(model | losses | dict(run=f"jobs/{i}/branch-1"))
+    return read_runs(read(rows), FORMS["chinchilla"].columns)
 
 
-def test_runs_that_gain_far_more_from_the_text_before_are_named(tmp_path):
-    (said,) = map(str, fit_warnings.transition(with_positions(tmp_path, [0.02, 0.03, 0.21, 0.04, 0.05])))
+def test_runs_that_gain_far_more_from_the_text_before_are_named():
+    (said,) = map(str, fit_warnings.transition(with_positions([0.02, 0.03, 0.21, 0.04, 0.05])))
     assert "1 of 5 runs" in said and "jobs/2/branch-1 (0.210) nats from loss_3_4 to loss_9_16" in said
     for gains in ([0.02, 0.03, 0.06, 0.04, 0.05], [0.20, 0.21, 0.25, 0.22, 0.23], [0.02, 0.03, 0.04]):
-        assert fit_warnings.transition(with_positions(tmp_path, gains)) == []
+        assert fit_warnings.transition(with_positions(gains)) == []
     rows = [dict(n_active=1e5 * i, n_tokens=1e6, loss=2.0, loss_1_2=2.6, loss_3_4=2.2, loss_5_8=2.1) for i in (1, 2, 3)]
     rows[1]["loss_5_8"] = None  # no reason to refuse a table
     assert fit_warnings.transition(read_runs(read(rows), FORMS["chinchilla"].columns)) == []
 
 
 @pytest.mark.parametrize("across", [2, 5, 20])
-def test_a_transition_is_found_however_many_runs_are_across(tmp_path, across):
+def test_a_transition_is_found_however_many_runs_are_across(across):
     """And gains that grow smoothly with compute are none."""
     rng = np.random.default_rng(across)
     noise = 0.01 * rng.normal(size=40)
     gains = 0.05 + 0.3 * (np.arange(40) >= 40 - across) + noise
-    (said,) = map(str, fit_warnings.transition(with_positions(tmp_path, gains)))
+    (said,) = map(str, fit_warnings.transition(with_positions(gains)))
     assert f"{across} of 40 runs gain far more" in said
     smooth = 0.05 + 0.3 * rng.uniform(size=40) + noise
-    assert fit_warnings.transition(with_positions(tmp_path, smooth)) == []
+    assert fit_warnings.transition(with_positions(smooth)) == []

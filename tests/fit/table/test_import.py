@@ -2,7 +2,6 @@
 
 import contextlib
 import math
-import shlex
 import shutil
 import sqlite3
 
@@ -16,7 +15,6 @@ from fit.errors import UserError
 from fit.table.column_guesses import guess
 from fit.table.table import read
 
-WORKS = "  this works: python -m fit "
 FOREIGN = helpers.ROOT / "tests" / "data" / "foreign"
 WANDB = FOREIGN / "wandb_export.csv"
 CHART = FOREIGN / "wandb_chart.csv"
@@ -292,13 +290,6 @@ def test_what_keeps_a_project_from_being_read_is_one_sentence(refused, monkeypat
 # All that is missing at once
 
 
-def typed_again(said):
-    """The words of the command that an error ends with."""
-    line = said.splitlines()[-1]
-    assert line.startswith(WORKS), said
-    return shlex.split(line.removeprefix(WORKS))
-
-
 def test_one_message_names_all_that_an_import_needs_and_its_command_works(refused, trackio_folder, tmp_path, capsys):
     theirs = tmp_path / "theirs.csv"
     theirs.write_text("params_m,tokens_b,val_ppl,Name\n120,2.4,23.6,a\n240,4.8,19.7,b\n480,9.6,16.7,c\n")
@@ -312,12 +303,12 @@ def test_one_message_names_all_that_an_import_needs_and_its_command_works(refuse
         "columns found: params_m, tokens_b, val_ppl, run",
     ):
         assert words in said
-    assert command_line.run(typed_again(said)) == 0
+    assert command_line.run(helpers.typed_again(said)) == 0
     columns = read(str(tmp_path / "runs.csv")).columns
     assert columns["n_active"] == ["120000000.0", "240000000.0", "480000000.0"] and columns["n_experts"] == ["1"] * 3
     assert [float(loss) for loss in columns["loss"]] == pytest.approx([math.log(23.6), math.log(19.7), math.log(16.7)])
     for source, rows in ((WANDB, 3), (trackio_folder, 2)):
-        assert command_line.run(typed_again(refused(source))) == 0
+        assert command_line.run(helpers.typed_again(refused(source))) == 0
         assert len(read(str(tmp_path / "runs.csv"))) == rows
     capsys.readouterr()
 
@@ -364,7 +355,7 @@ def test_flags_that_were_typed_are_kept_in_the_command(tmp_path, capsys):
     path.write_text("N,D,val_ppl\n1e8,2,23\n2e8,4,20\n4e8,8,17\n")
     words = ["law", "--runs", str(path), "--columns", "n_active:N", f"--out={tmp_path / 'law.json'}"]
     assert command_line.run([*words, "--form=chinchilla"]) == 2
-    typed = typed_again(capsys.readouterr().err)
+    typed = helpers.typed_again(capsys.readouterr().err)
     assert typed[1:3] == ["--runs", str(path)] and "--form=chinchilla" in typed
     assert "--columns=n_active:N,n_tokens:D,loss:val_ppl" in typed
     assert "--units=n_tokens:billions,loss:perplexity" in typed

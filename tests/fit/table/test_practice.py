@@ -2,7 +2,6 @@
 
 import json
 import re
-import shlex
 
 import helpers
 import numpy as np
@@ -53,11 +52,7 @@ def settled(tmp_path, capsys):
         out = tmp_path / "law.json"
         assert command_line.run(["law", f"--runs={path}", f"--out={out}", *flags]) == 2
         said = capsys.readouterr().err
-        start = "  this works: python -m fit "
-        line = said.splitlines()[-1]
-        assert line.startswith(start), said
-        words = shlex.split(line.removeprefix(start))
-        assert command_line.run(words) == 0, capsys.readouterr().err
+        assert command_line.run(helpers.typed_again(said)) == 0, capsys.readouterr().err
         capsys.readouterr()
         return said, json.loads(out.read_text())
 
@@ -292,7 +287,7 @@ def test_a_results_file_of_nanochat_asks_for_its_unit_and_its_two_vocabularies(c
     assert command_line.run(["law", f"--runs={out}", f"--out={tmp_path / 'law.json'}", *DEFECTS]) == 2
     said = capsys.readouterr().err
     assert "found 2 vocabularies (32768 in 15, 65536 in 15)" in said
-    assert command_line.run(shlex.split(said.splitlines()[-1].partition("python -m fit ")[2])) == 0
+    assert command_line.run(helpers.typed_again(said)) == 0
 
 
 @pytest.mark.parametrize("name", ["ladder_named", "minimind"])
