@@ -101,6 +101,12 @@ def test_rolling_holdout_predicts_larger_runs_from_smaller(tmp_path, capsys):
     assert beyond["training_flops"] == pytest.approx(flops.max()) and len(beyond["drift"]) == 8
 
 
+def test_rolling_holdout_of_too_few_runs_is_refused():
+    runs = dense_runs(n=16)
+    with pytest.raises(UserError, match="the chinchilla law needs at least 15"):
+        fit.law(runs.columns | dict(loss=runs.loss), "chinchilla", holdout="compute:rolling")
+
+
 def hold_out(runs, drift_mean, drift_rms):
     """A rolling hold-out of so many runs."""
     others = dict.fromkeys(field.name for field in dataclasses.fields(HoldOut))
