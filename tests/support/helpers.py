@@ -5,6 +5,7 @@ import importlib.metadata
 import os
 import pathlib
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -233,6 +234,13 @@ def blocks(path) -> list[list[str]]:
         [line.split("  #")[0].strip() for line in block.replace("\\\n", " ").splitlines() if line.strip()]
         for block in result
     ]
+
+
+def typed_again(said: str) -> list[str]:
+    """The words of the command of fit that an error ends with."""
+    _, works, command = said.splitlines()[-1].partition("  this works: python -m fit ")
+    assert works, said
+    return shlex.split(command)
 
 
 def typed_commands() -> list[str]:

@@ -103,18 +103,3 @@ def test_overrides_that_all_runs_share_are_kept():
     assert mixed.overrides == {"data.path": "'my text/*.txt'"}
     assert mixed.differing == {"optimizer.b2": ("0.9", "0.95")}
     assert models.from_table(table(overrides=["x=__import__('os')"] * 36)).overrides == {}
-
-
-@pytest.mark.parametrize(
-    "changes, words",
-    [
-        (dict(vocab_size="many"), "models.vocab_size"),
-        (dict(n_experts=[1.5]), "models.n_experts"),
-        (dict(overrides={"x": "f()"}), "models.overrides"),
-        (dict(learning_rate={"constant": 1}), "models.learning_rate"),
-        (dict(differing=[1]), "models.differing"),
-    ],
-)
-def test_damaged_models_are_refused(tmp_path, changes, words):
-    with pytest.raises(UserError, match=words):
-        load(fit_runs.write_demo_law(tmp_path / "law.json", **changes))

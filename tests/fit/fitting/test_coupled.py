@@ -3,7 +3,6 @@
 import json
 
 import fit_runs
-import jax
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -21,12 +20,6 @@ from fit.model.architecture import PAPER
 from fit.planning import optimum
 
 JOINT, COUPLED = FORMS["joint"], FORMS["joint_coupled"]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def float64():
-    with jax.enable_x64(True):
-        yield
 
 
 def coupled(k, c=fit_runs.TABLE_3) -> Law:
@@ -47,14 +40,6 @@ def test_prediction_is_the_inner_sum_to_the_power_of_k(k, e, ln_n, ln_d):
     law = coupled(k)
     assert law.loss(law.coefficients, dict(n_active=n, n_tokens=d, n_experts=e)) == pytest.approx(expected, rel=1e-12)
     assert coupled(k).chinchilla_coefficients_at(e).loss(n, d) == pytest.approx(expected, rel=1e-12)
-
-
-def test_a_page_with_free_entries_of_a_share_keeps_its_coefficients():
-    c = fit_runs.TABLE_3 | {"k": 0.37}
-    assert dict(zip(COUPLED.names, COUPLED.to_coefficients(COUPLED.to_params(c)), strict=True)) == pytest.approx(
-        c, rel=1e-13
-    )
-    assert dict(zip(COUPLED.names, COUPLED.to_coefficients(COUPLED.to_params(c | {"k": 1.0})), strict=True))["k"] == 1.0
 
 
 @given(
@@ -159,14 +144,12 @@ def test_additive_runs_give_a_law_with_k_near_one(tmp_path):
     assert law.predict(n_active=size, n_tokens=tokens) == pytest.approx(truth, rel=2e-3)
 
 
-def test_too_few_runs_to_choose_get_the_coupled_law_with_weights(tmp_path, capsys):
-    path, out = fit_runs.write_demo_csv(tmp_path / "runs.csv"), tmp_path / "law.json"
-    assert command_line.run(["law", f"--runs={path}", f"--out={out}"]) == 0
+def test_too_few_runs_to_choose_get_the_coupled_law_with_weights(tmp_path):
+    path = fit_runs.write_demo_csv(tmp_path / "runs.csv")
+    chosen = fit.law(path)
+    assert chosen.choice.tried == () and "too few to say whether joint or joint_coupled" in chosen.choice.why
     asked = fit.law(path, form="joint_coupled", weights="compute^0.6")
-    records = [json.loads(out.read_text()), asked.to_dict()]
-    said = capsys.readouterr().out
-    assert "form chosen: joint_coupled, for the runs are too few to say whether joint or joint_coupled" in said
-    assert records[0].pop("choice")["tried"] == [] and records[0] == records[1]
+    assert chosen.to_dict() | dict(choice=None) == asked.to_dict() | dict(choice=None)
 
 
 def sixteen(tmp_path):
@@ -198,29 +181,21 @@ def test_a_prior_draws_the_exponents_of_few_runs_to_those_of_another_law(tmp_pat
     assert same.coefficients == law.coefficients
 
 
-def test_a_prior_of_270_runs_moves_the_law_of_a_joint_sweep_little():
-    """With many runs of little noise the exponents are the runs' own; with signs as the other form has them."""
+def test_a_prior_has_the_signs_of_the_form():
     drawn = law_prior.with_law_prior(JOINT, load("chinchilla-2022"))
     assert drawn.prior.summary.spreads == {"beta": (-0.2849, 0.2849 / 3), "alpha": (-0.3392, 0.3392 / 3)}
-    runs = runs_of_law(fit_runs.TABLE_3 | {"k": 1.0}, noise=0.001)
-    moved, alone = fitted(drawn, runs)[0], fitted(JOINT, runs)[0]
-    assert moved.coefficients["beta"] == pytest.approx(alone.coefficients["beta"], rel=0.05)
 
 
-@pytest.mark.parametrize(
-    "form, law, why",
-    [
+def test_a_prior_that_says_nothing_of_the_exponents_is_refused(tmp_path):
+    path, _ = sixteen(tmp_path)
+    for form, law, why in (
         ("chinchilla", "clark-2022-sbase", "the clark law has no exponent of n_tokens or n_active"),
         ("chinchilla_coupled", "chinchilla-2022", "has the coefficient k and the chinchilla law has none"),
         ("chinchilla", "nowhere.json", "prior=nowhere.json: no such file"),
-    ],
-)
-def test_a_prior_that_says_nothing_of_the_exponents_is_refused(tmp_path, form, law, why):
-    with pytest.raises(UserError, match=why):
-        fit.law(sixteen(tmp_path)[0], form=form, prior=law)
-
-
-def test_a_prior_names_the_exponents_that_it_has_no_value_for():
+    ):
+        with pytest.raises(UserError, match=why):
+            fit.law(path, form=form, prior=law)
+    # an exponent that it has no value for is named
     assert law_prior.with_law_prior(FORMS["chinchilla"], load("sparsity-2025")).prior.summary.not_taken == ("alpha",)
 
 
@@ -257,15 +232,16 @@ def test_below_the_median_of_weighted_runs_a_new_run_scatters_more(tmp_path):
     assert fit.law(path, form="chinchilla", starts=16).noise.growth is None
 
 
-@pytest.mark.parametrize("k", [0, -0.5, 0.001, 1.5])
+@pytest.mark.parametrize("k", [0.001, 1.5])
 def test_a_k_that_no_law_has_is_refused(tmp_path, k):
+    """Among the coefficients and among the draws."""
     path = tmp_path / "law.json"
     path.write_text(json.dumps(dict(form="joint_coupled", coefficients=fit_runs.TABLE_3 | {"k": k})))
     with pytest.raises(UserError, match="coefficients.k is .* expected a number from 0.018 to 1"):
         load(str(path))
-    draws = [[*fit_runs.TABLE_3.values(), 0.5], [*fit_runs.TABLE_3.values(), k]]
     record = dict(form="joint_coupled", coefficients=fit_runs.TABLE_3 | {"k": 0.5})
-    path.write_text(json.dumps(record | dict(bootstrap=dict(form="errors", percentiles=[10, 90], draws=draws))))
+    record["bootstrap"] = dict(form="errors", percentiles=[10, 90], draws=[[*fit_runs.TABLE_3.values(), k]])
+    path.write_text(json.dumps(record))
     with pytest.raises(UserError, match="bootstrap.draws is .*, expected k, a number from 0.018 to 1"):
         load(str(path))
 

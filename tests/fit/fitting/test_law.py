@@ -6,7 +6,6 @@ import os
 import re
 
 import fit_runs
-import jax
 import numpy as np
 import pytest
 from fit_runs import dense_runs, fit_law
@@ -15,21 +14,11 @@ import fit
 from fit import __main__ as command_line
 from fit.errors import UserError
 from fit.fitted_law.parts import HoldOut
-from fit.fitting import fit_warnings, fitting, rolling, search
+from fit.fitting import fit_warnings, rolling, search
 from fit.fitting.problem import Settings, prepare
 from fit.laws import FORMS
 from fit.table.runs import errors, held_out, read_runs, run_weights, subset
 from fit.table.table import read
-
-
-@pytest.fixture(scope="module", autouse=True)
-def float64():
-    with jax.enable_x64(True):
-        yield
-
-
-# -- coefficients held
-# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("form, fix", [
@@ -85,10 +74,6 @@ def test_fix_reaches_errors_profile_and_draws(tmp_path, capsys):
     assert not {"c", "E_max"} & {each["values"].get("name") for each in record.get("findings", [])}
 
 
-# -- hold-outs, weights, the worst run
-# ------------------------------------------------------------------------------------
-
-
 def test_rolling_holdout_predicts_larger_runs_from_smaller(tmp_path, capsys):
     runs = dense_runs(n=90)
     path = fit_runs.write_csv(tmp_path / "runs.csv", runs)
@@ -116,19 +101,16 @@ def test_rolling_holdout_predicts_larger_runs_from_smaller(tmp_path, capsys):
     assert beyond["training_flops"] == pytest.approx(flops.max()) and len(beyond["drift"]) == 8
 
 
+def test_rolling_holdout_of_too_few_runs_is_refused():
+    runs = dense_runs(n=16)
+    with pytest.raises(UserError, match="the chinchilla law needs at least 15"):
+        fit.law(runs.columns | dict(loss=runs.loss), "chinchilla", holdout="compute:rolling")
+
+
 def hold_out(runs, drift_mean, drift_rms):
-    """A rolling hold-out over 1.5 e-folds of compute."""
-    errors = dict(rmse_nats=0.04, rmse_log=0.02, mean_relative_error=0.02, max_relative_error=0.05)
-    of_fit = dict(factor=3, fitted=30, fitted_flops=1e18, training_flops=(1e18, 1e19), scatter=0.01, coverage=0.7)
-    return HoldOut(
-        runs=runs,
-        log_compute_range=1.5,
-        mean_error=0.01,
-        drift_mean=drift_mean,
-        drift_rms=drift_rms,
-        **errors,
-        **of_fit,
-    )
+    """A rolling hold-out of so many runs."""
+    others = dict.fromkeys(field.name for field in dataclasses.fields(HoldOut))
+    return HoldOut(**others | dict(runs=runs, log_compute_range=1.5, drift_mean=drift_mean, drift_rms=drift_rms))
 
 
 def test_what_rolling_holdouts_show_widens_the_draws_either_way():
@@ -144,18 +126,12 @@ def test_what_rolling_holdouts_show_widens_the_draws_either_way():
     assert rolling.drift_std([step, far]) ** 2 == pytest.approx(0.1 * 0.013**2 + 0.9 * 0.01**2)
 
 
-def test_rolling_holdout_of_too_few_runs_is_refused(tmp_path, capsys):
-    path = fit_runs.write_csv(tmp_path / "runs.csv", dense_runs(n=16))
-    command = ["law", f"--runs={path}", f"--out={tmp_path}/law.json", "--form=chinchilla", "--holdout=compute:rolling"]
-    assert command_line.run(command) == 2
-    assert "the chinchilla law needs at least 15" in capsys.readouterr().err
-
-
-def test_weights_by_compute(tmp_path):
-    runs = dense_runs(n=20)
-    weights = run_weights(runs, "compute^0.5")
-    assert weights.mean() == pytest.approx(1)
-    assert weights / weights[0] == pytest.approx(np.sqrt(runs.flops / runs.flops[0]))
+def test_weights_by_compute_or_a_column(tmp_path):
+    runs = fit_runs.dense_runs(n=20, share=np.arange(1, 21))
+    by_compute, by_column = (run_weights(runs, rule) for rule in ("compute^0.5", "column:share"))
+    assert by_compute.mean() == by_column.mean() == pytest.approx(1)
+    assert by_compute / by_compute[0] == pytest.approx(np.sqrt(runs.flops / runs.flops[0]))
+    assert by_column / by_column[0] == pytest.approx(np.arange(1, 21))
     for rule in ("compute^3", "compute^-1", "compute"):
         with pytest.raises(UserError, match=r"compute\^POWER with a power up to 2"):
             run_weights(runs, rule)
@@ -198,47 +174,6 @@ def test_the_worst_run_is_named(tmp_path, capsys):
     assert f"the worst is row 19, jobs/17/branch-1: predicted {worst['predicted']:.4f}, measured" in said
 
 
-def test_weights_make_repeated_seeds_one_run(tmp_path):
-    """Three seeds of every second model, each with a third of the weight: the fit to the models' own (geometric)
-    means."""
-    runs, settings = dense_runs(noise=0), dict(huber_delta=1e3, starts=16)
-    times = np.where(np.arange(60) % 2, 3, 1)
-    repeated = subset(runs, np.repeat(np.arange(60), times))
-    error = 0.01 * np.random.default_rng(1).normal(size=len(repeated))
-    repeated.loss = repeated.loss * np.exp(error)
-    means = np.array([e.mean() for e in np.split(error, np.cumsum(times)[:-1])])
-    runs.loss = runs.loss * np.exp(means)
-    path = fit_runs.write_csv(tmp_path / "runs.csv", repeated, share=np.repeat(1 / times, times))
-    form, weighted = FORMS["chinchilla"], Settings(weights="column:share", **settings)
-    law = fitting.law_of(fitting.fit(read_runs(path, form.columns), form, weighted))
-    once = search.fit(prepare(form, runs, Settings(**settings)))
-    assert law.coefficients == pytest.approx(once.coefficients, rel=1e-4)
-
-
-# -- warnings
-# -------------------------------------------------------------------------------------------------------------
-
-
-def test_many_runs_are_judged_by_a_sample_and_it_is_said(tmp_path, capsys):
-    """5,000 runs: profile, warnings and draws are there, come from a stated sample, and are as narrow as so many
-    runs make them: about sqrt(8) times narrower than 600 runs'."""
-    width = {}
-    for n in (600, 5000):
-        path = fit_runs.write_csv(tmp_path / "runs.csv", dense_runs(n, seed=1))
-        record = fit_law(tmp_path, path, "--form=chinchilla", "--bootstrap=40")
-        said = printed(capsys)
-        assert (
-            ("sample" in record)
-            == ("intervals and warnings from a random sample of 2,048 of the 5,000" in said)
-            == (n > 2048)
-        )
-        low, high = record["bootstrap"]["intervals"]["E"]
-        p = record["profile"]["E"]
-        width[n] = high - low, p["high"] - p["low"]
-        assert low < record["coefficients"]["E"] < high and p["low"] < record["coefficients"]["E"] < p["high"]
-    assert np.array(width[600]) / width[5000] == pytest.approx(np.sqrt(5000 / 600), rel=0.4)
-
-
 SWEEPS = [((16, 32), 3), ((16, 24, 32), 3), ((16, 24, 32, 48), 3), ((16, 24, 32), 5)]  # 24, 36, 48 and 60 runs
 
 
@@ -268,48 +203,33 @@ def test_the_default_decay_does_not_bend_what_is_known_exactly(tmp_path):
     assert record["coefficients"] == pytest.approx(fit_runs.TINY, rel=0.2)
 
 
-# -- runs on both sides of a transition
-# --------------------------------------------------------------------------------------------------
+def with_positions(gains):
+    """A table of runs whose loss at 9-16 is below that at 3-4 by `gains`."""
+    rows = []
+    for i, gain in enumerate(gains):
+        model = dict(n_active=1e5 * (1 + i), n_tokens=1e6 * (1 + i % 4), n_experts=1, loss=2.0)
+        losses = dict(loss_1_2=2.6, loss_3_4=2.2, loss_5_8=2.1, loss_9_16=2.2 - gain)
+        rows.append(model | losses | dict(run=f"jobs/{i}/branch-1"))
+    return read_runs(read(rows), FORMS["chinchilla"].columns)
 
 
-def test_runs_without_losses_by_position_are_no_reason_to_refuse_a_table():
+def test_runs_that_gain_far_more_from_the_text_before_are_named():
+    (said,) = map(str, fit_warnings.transition(with_positions([0.02, 0.03, 0.21, 0.04, 0.05])))
+    assert "1 of 5 runs" in said and "jobs/2/branch-1 (0.210) nats from loss_3_4 to loss_9_16" in said
+    for gains in ([0.02, 0.03, 0.06, 0.04, 0.05], [0.20, 0.21, 0.25, 0.22, 0.23], [0.02, 0.03, 0.04]):
+        assert fit_warnings.transition(with_positions(gains)) == []
     rows = [dict(n_active=1e5 * i, n_tokens=1e6, loss=2.0, loss_1_2=2.6, loss_3_4=2.2, loss_5_8=2.1) for i in (1, 2, 3)]
-    rows[1]["loss_5_8"] = None
+    rows[1]["loss_5_8"] = None  # no reason to refuse a table
     assert fit_warnings.transition(read_runs(read(rows), FORMS["chinchilla"].columns)) == []
 
 
-def with_positions(tmp_path, gains):
-    """A table of runs whose loss at 9-16 is below that at 3-4 by `gains`."""
-    rows = [
-        dict(n_active=1e5 * (1 + i), n_tokens=1e6 * (1 + i % 4), n_experts=1, loss=2.0, run=f"jobs/{i}/branch-1")
-        | dict(loss_1_2=2.6, loss_3_4=2.2, loss_5_8=2.1, loss_9_16=2.2 - gain)
-        for i, gain in enumerate(gains)
-    ]
-    path = tmp_path / "positions.csv"
-    path.write_text("\n".join([",".join(rows[0]), *(",".join(map(str, row.values())) for row in rows)]))
-    return read_runs(str(path), FORMS["chinchilla"].columns)
-
-
-def test_runs_that_gain_far_more_from_the_text_before_are_named(tmp_path):
-    (said,) = map(str, fit_warnings.transition(with_positions(tmp_path, [0.02, 0.03, 0.21, 0.04, 0.05])))
-    assert "1 of 5 runs" in said and "jobs/2/branch-1 (0.210) nats from loss_3_4 to loss_9_16" in said
-    assert fit_warnings.transition(with_positions(tmp_path, [0.02, 0.03, 0.06, 0.04, 0.05])) == []
-    assert fit_warnings.transition(with_positions(tmp_path, [0.20, 0.21, 0.25, 0.22, 0.23])) == []
-    assert (
-        fit_warnings.transition(subset(with_positions(tmp_path, [0.02, 0.03, 0.21, 0.04]), np.array([0, 1, 3]))) == []
-    )
-
-
 @pytest.mark.parametrize("across", [2, 5, 20])
-def test_a_transition_is_found_however_many_runs_are_across(tmp_path, across):
-    noise = 0.01 * np.random.default_rng(across).normal(size=40)
+def test_a_transition_is_found_however_many_runs_are_across(across):
+    """And gains that grow smoothly with compute are none."""
+    rng = np.random.default_rng(across)
+    noise = 0.01 * rng.normal(size=40)
     gains = 0.05 + 0.3 * (np.arange(40) >= 40 - across) + noise
-    (said,) = map(str, fit_warnings.transition(with_positions(tmp_path, gains)))
+    (said,) = map(str, fit_warnings.transition(with_positions(gains)))
     assert f"{across} of 40 runs gain far more" in said
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_gains_that_grow_smoothly_with_compute_are_no_transition(tmp_path, seed):
-    rng = np.random.default_rng(seed)
-    gains = 0.05 + 0.3 * rng.uniform(size=40) + 0.01 * rng.normal(size=40)
-    assert fit_warnings.transition(with_positions(tmp_path, gains)) == []
+    smooth = 0.05 + 0.3 * rng.uniform(size=40) + noise
+    assert fit_warnings.transition(with_positions(smooth)) == []

@@ -1,7 +1,6 @@
 """The prior of other sweeps' exponents, where it counts and where it yields, and draws of both forms."""
 
 import fit_runs
-import jax
 import numpy as np
 import pytest
 import scipy.optimize
@@ -9,9 +8,9 @@ import scipy.optimize
 import fit
 from benchmarks import extrapolation
 from fit.errors import UserError
-from fit.fitting import fitting, forms, population
+from fit.fitting import fitting, population
 from fit.fitting.noise import noise_of, standard_errors
-from fit.fitting.problem import Settings, prepare
+from fit.fitting.problem import Settings
 from fit.form import Prior
 from fit.laws import FORMS
 from fit.planning import optimum
@@ -20,12 +19,6 @@ from fit.table.runs import read_runs
 from fit.table.table import Table
 
 JOINT, COUPLED, DENSE = FORMS["joint"], FORMS["joint_coupled"], FORMS["chinchilla_coupled"]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def float64():
-    with jax.enable_x64(True):
-        yield
 
 
 def test_mean_and_covariance_by_hand(monkeypatch):
@@ -72,9 +65,15 @@ def test_signs_of_the_exponents_are_those_of_the_form(form):
     np.testing.assert_allclose(drawn.prior.slopes(free) @ step, change, rtol=1e-5)
 
 
-def test_a_fixed_entry_leaves_the_marginal_prior_of_the_others():
+def test_a_prior_of_fixed_entries_and_of_sums():
+    """A fixed entry leaves the marginal prior of the others."""
     prior = Prior((0, 1), (0, 0), np.zeros(2), np.array([[4.0, 1.9], [1.9, 1.0]]))
     np.testing.assert_allclose(prior.root_weight([1]), [[0.5, 0], [0, 0]])
+    prior = Prior((1,), (1,), np.zeros(2), np.diag([4.0, 9.0]), sums=((1.0, 0.0, -2.0),))
+    params = np.array([3.0, np.e, 0.5])
+    assert prior.measure(params) == pytest.approx([1.0, 2.0])
+    assert prior.slopes(params) == pytest.approx(np.array([[0, 1 / np.e, 0], [1, 0, -2]]))
+    np.testing.assert_allclose(prior.root_weight([1]), [[0, 0], [0, 1 / 3]])
 
 
 def far_from_the_population(n: int, noise: float, seed: int = 0, alpha: float = 0.3, beta: float = 0.7, k: float = 0.8):
@@ -240,25 +239,6 @@ def test_a_single_form_that_is_asked_for_has_draws_of_its_own_alone():
     assert np.all(law.draws["k"] < 1) and not law.bootstrap.forms
 
 
-def test_the_objective_has_the_prior_in_it():
-    """Half the variance times the squared distance to the mean, in NumPy."""
-    runs = fit_runs.dense_runs(40)
-    form = population.with_population(DENSE)
-    settings = Settings(variance=1e-4)
-    problem, bare = prepare(form, runs, settings), prepare(DENSE, runs, Settings(variance=0.0))
-    free = DENSE.to_params(fit_runs.CHINCHILLA | dict(k=0.6))
-    mean, covariance = population.moments("coupled")
-    off = np.log([0.3478, 0.3658, 1 / 0.6 - 1]) * [1, 1, 1] - mean
-    expected = 0.5 * 1e-4 * off @ np.linalg.solve(covariance, off)
-    extra = fit_runs.objective(problem, free) - fit_runs.objective(bare, free)
-    assert extra == pytest.approx(expected, rel=1e-6)
-
-
-def test_with_prior_none_is_the_form_itself():
-    assert forms.with_prior(JOINT, "none") is JOINT and forms.with_prior(JOINT, None) is JOINT
-    assert population.with_population(JOINT) is population.with_population(JOINT)
-
-
 def three_runs(rows: int = 3) -> tuple[Table, dict[str, float], float]:
     """Runs of one number of tokens per parameter by a law with the population's means, and a model 100 times as large
     with its loss."""
@@ -297,11 +277,3 @@ def test_fewer_runs_than_coefficients_are_refused_unless_the_population_is_asked
         fit.law(table, prior="none")
     with pytest.raises(UserError, match="found 2 distinct runs to fit.*needs at least as many$"):
         fit.law(three_runs(rows=2)[0], prior="population")
-
-
-def test_a_sum_of_entries_has_a_prior_as_well():
-    prior = Prior((1,), (1,), np.zeros(2), np.diag([4.0, 9.0]), sums=((1.0, 0.0, -2.0),))
-    params = np.array([3.0, np.e, 0.5])
-    assert prior.measure(params) == pytest.approx([1.0, 2.0])
-    assert prior.slopes(params) == pytest.approx(np.array([[0, 1 / np.e, 0], [1, 0, -2]]))
-    np.testing.assert_allclose(prior.root_weight([1]), [[0, 0], [0, 1 / 3]])

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from fit import __main__ as command_line
-from fit.errors import UserError
 from fit.fitting import learning_rate, rates_answer
 from fit.messages import lines
 from fit.table.table import Table, write
@@ -61,6 +60,7 @@ def test_the_exponents_of_tokens_and_batch_are_recovered(lr, tmp_path):
 def test_exponents_that_the_runs_do_not_tell_apart_are_refused(lr):
     assert "cannot tell size from experts from tokens, expected" in lr(rows(tokens=[1e8]), "--with_tokens", code=2)
     assert "cannot tell size from experts from batch, expected" in lr(rows(batches=[4096]), "--with_batch", code=2)
+    assert "was tried at 2 learning rates, expected 3 or more" in lr(rows(rates=RATES[:2]), code=2)
 
 
 def test_a_table_of_anothers_names_and_models_of_one_kind(lr):
@@ -162,12 +162,6 @@ def test_the_trainer_takes_the_law():
     ]
 
 
-def test_no_model_with_three_rates_is_an_error(lr):
-    assert "was tried at 2 learning rates, expected 3 or more" in lr(rows(rates=RATES[:2]), code=2)
-
-
 def test_predict_is_eq_10_with_two_more_factors():
     by_hand = np.exp(0.5 - 0.5 * np.log(1e6) - 0.25 * np.log(8) + 0.07 * np.log(1e9) + 0.3 * np.log(4096))
     assert learning_rate.predict(LAW, 1e6, 8, 1e9, 4096) == pytest.approx(by_hand)
-    with pytest.raises(UserError, match="2 models cannot tell size from experts"):
-        learning_rate.fit([o for o in learning_rate.best_rates(table(rows(tokens=[1e8], batches=[4096])))[0]][::3])

@@ -13,6 +13,7 @@ import pytest
 import scipy.optimize
 import scipy.special
 
+import fit
 from fit.errors import UserError
 from fit.fitting import search, solvers, uncertainty
 from fit.fitting.problem import Settings, prepare, residual_function
@@ -21,12 +22,6 @@ from fit.table.runs import errors, held_out, subset
 
 JOINT = FORMS["joint"]
 TRUE = JOINT.to_params(fit_runs.TABLE_3)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def float64():
-    with jax.enable_x64(True):
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -82,14 +77,6 @@ def test_noise_free_losses_give_the_law_back():
     np.testing.assert_allclose(predicted, fit_runs.joint_loss(n, d, e, fit_runs.TABLE_3), rtol=1e-6)
 
 
-def test_noisy_fit_beats_the_truth_on_its_objective(noisy):
-    runs, found = noisy
-    problem = prepare(JOINT, runs, Settings())
-    assert found.objective <= fit_runs.objective(problem, TRUE)
-    assert found.objective == pytest.approx(fit_runs.objective(problem, found.params), rel=1e-9)
-    assert found.coefficients["E_start"] < found.coefficients["E_max"]
-
-
 def test_held_out_lowest_losses_are_predicted():
     """Short form of benchmarks/fit_coverage.py, which does 20 seeds."""
     runs = fit_runs.paper_runs(noise=0.002, seed=3)
@@ -113,6 +100,8 @@ def test_no_local_search_improves_the_fit(noisy):
         lambda x: [np.asarray(v) for v in fun(x)], x, jac=True, method="BFGS", options=dict(gtol=1e-12)
     )
     assert better.fun >= found.objective * (1 - 1e-6)
+    assert found.objective == pytest.approx(fit_runs.objective(problem, found.params), rel=1e-9)
+    assert found.coefficients["E_start"] < found.coefficients["E_max"]
 
 
 def test_chinchilla_optimum_of_the_public_points():
@@ -130,20 +119,19 @@ def test_chinchilla_optimum_of_the_public_points():
 
 def test_both_solvers_reach_the_same_objective():
     runs = fit_runs.chinchilla_runs()
-    settings = Settings(huber_delta=1e-3, starts=4)
+    settings = Settings(huber_delta=1e-3, starts=2)
     lm = search.fit(prepare(FORMS["chinchilla"], runs, settings))
     problem = prepare(FORMS["chinchilla"], runs, dataclasses.replace(settings, solver="lbfgs"))
-    starts = problem.centre(FORMS["chinchilla"].starts()[:4])
+    starts = problem.centre(FORMS["chinchilla"].starts()[:2])
     _, values = search.search(problem, starts)
     converged = values[values <= 1.01 * lm.objective]
     assert len(converged) and converged.min() == pytest.approx(lm.objective, rel=1e-6)
 
 
-@pytest.mark.parametrize("name", ["chinchilla", "joint"])
-def test_our_levenberg_marquardt_ends_where_jaxopts_does(name):
+def test_our_levenberg_marquardt_ends_where_jaxopts_does():
     """As from every start of a grid, so from a few: the same optimum, and the same objective after five steps."""
-    runs = fit_runs.chinchilla_runs() if name == "chinchilla" else fit_runs.paper_runs(noise=0.002, seed=1)
-    problem = prepare(FORMS[name], runs)
+    runs = fit_runs.chinchilla_runs()
+    problem = prepare(FORMS["chinchilla"], runs)
     starts = search.starts_of(problem, runs)[: search.FOLLOWED]
 
     def after(steps, grid):
@@ -176,34 +164,17 @@ def test_our_levenberg_marquardt_goes_on_where_a_step_leads_to_nothing_finite():
 
 
 def test_a_law_is_fitted_where_jaxopt_does_not_import(tmp_path):
-    """By the command, as a process, from a grid: equal coefficients, and law.json names no jaxopt. L-BFGS needs it."""
-    fit_runs.write_demo_csv(tmp_path / "runs.csv")
-    found = []
-    for block in "", "sys.modules['jaxopt'] = None; ":
-        out = tmp_path / f"law{len(found)}.json"
-        code = f"import sys; {block}from fit import __main__ as m; sys.exit(m.run(sys.argv[1:]))"
-        command = ["law", f"--runs={tmp_path}/runs.csv", "--form=chinchilla", "--bootstrap=0"]
-        done = subprocess.run([sys.executable, "-c", code, *command, f"--out={out}"], capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        found.append(json.loads(out.read_text()))
-    refused = subprocess.run(
-        [sys.executable, "-c", code, *command, "--solver=paper", f"--out={out}"], capture_output=True, text=True
-    )
-    assert refused.returncode == 2 and "--solver=paper needs the package jaxopt" in refused.stderr
-    theirs, ours = found
+    """By the command, from a grid: equal coefficients, and law.json names no jaxopt. L-BFGS needs it."""
+    runs, out = fit_runs.write_demo_csv(tmp_path / "runs.csv"), tmp_path / "law.json"
+    command = ["law", f"--runs={runs}", "--form=chinchilla", "--bootstrap=0", f"--out={out}"]
+    code = "import sys; sys.modules['jaxopt'] = None; from fit import __main__ as m; a = sys.argv[1:]; "
+    code += "assert m.run(a) == 0; sys.exit(m.run([*a, '--solver=paper']))"
+    done = subprocess.run([sys.executable, "-c", code, *command], capture_output=True, text=True)
+    assert done.returncode == 2 and "--solver=paper needs the package jaxopt" in done.stderr, done.stderr
+    theirs, ours = fit.law(runs, "chinchilla", bootstrap=0).to_dict(), json.loads(out.read_text())
     assert "jaxopt" in theirs["versions"] and "jaxopt" not in ours["versions"]
     assert ours["coefficients"] == pytest.approx(theirs["coefficients"], rel=1e-6)
     assert ours["objective"] == pytest.approx(theirs["objective"], rel=1e-10)
-
-
-def test_clark_needs_no_tokens_and_is_recovered():
-    law = FORMS["clark"]
-    c = law.presets["clark-2022-sbase"]["coefficients"]
-    runs = fit_runs.paper_runs()
-    runs.loss = np.exp(law.log_loss(law.to_params(c), runs.columns))
-    found = search.fit(prepare(FORMS["clark"], runs, Settings(starts=32)))
-    fitted = np.exp(law.log_loss(found.params, runs.columns))
-    np.testing.assert_allclose(fitted, runs.loss, rtol=1e-6)
 
 
 def test_weight_two_is_the_run_twice():
@@ -229,8 +200,6 @@ def test_holdout_rules():
     for rule, words in (
         ("lowest-loss:0", "0 of 270"),
         ("largest-compute:100%", "270 of 270"),
-        ("lowest-loss:x", "'x'"),
-        ("best:3", "expected none"),
         ("column:fold", "column fold"),
     ):
         with pytest.raises(UserError, match=words):

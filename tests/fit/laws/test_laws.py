@@ -5,7 +5,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import scipy.optimize
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -37,7 +36,7 @@ def test_chinchilla_prediction_is_eq_2():
     np.testing.assert_allclose(load("chinchilla-2022").predict(n, d, 1), expected, rtol=1e-13)
 
 
-def test_clark_prediction_and_effective_parameters():
+def test_clark_prediction_is_its_formula():
     c = FORMS["clark"].presets["clark-2022-sbase"]["coefficients"]
     law = load("clark-2022-sbase")
 
@@ -48,9 +47,6 @@ def test_clark_prediction_and_effective_parameters():
 
     n, e = np.array([5e6, 1e8, 1e9]), np.array([1.0, 64.0, 512.0])
     np.testing.assert_allclose(law.predict(n, 1.0, e), loss(n, e), rtol=1e-13)
-    # Clark et al.: 5M parameters with 128 experts are worth a dense model of about 52 to 55M.
-    equal = scipy.optimize.brentq(lambda x: law.predict(np.exp(x), 1.0, 1) - law.predict(5e6, 1.0, 128), 10, 25)
-    assert 51e6 < np.exp(equal) < 56e6
 
 
 # Table 4 of the paper.
@@ -76,12 +72,6 @@ def test_joint_preset_reduces_to_table_4(experts):
     assert c == 1.3637
 
 
-def test_printed_e_start_misses_table_4():
-    """Why the preset does not use the printed digit."""
-    m, _, n = load("joint-moe-2025-as-printed").chinchilla_coefficients_at(1)[:3]
-    assert abs(m / TABLE_4[1][0] - 1) > 1e-3 and abs(n / TABLE_4[1][2] - 1) > 2e-3
-
-
 @pytest.mark.parametrize("form", FORMS)
 def test_free_parameters_round_trip(form):
     law = FORMS[form]
@@ -92,6 +82,9 @@ def test_free_parameters_round_trip(form):
             law.to_coefficients(free), [preset["coefficients"][k] for k in law.names], rtol=1e-12
         )
         assert preset["source"] and set(preset["coefficients"]) == set(law.names)
+    for free in law.starts()[:: max(1, len(law.starts()) // 20)]:  # forms without presets too
+        coefficients = dict(zip(law.names, law.to_coefficients(free), strict=True))
+        np.testing.assert_allclose(law.to_params(coefficients), free, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("form", FORMS)

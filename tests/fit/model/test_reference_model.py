@@ -27,6 +27,7 @@ def assert_as_printed(count, text):
 def test_a_published_model_counts_what_its_makers_say(name):
     """The makers' own figures stand in published.json, with what they leave out."""
     known = reference_model.read(name)
+    assert reference_model.PUBLISHED[name]["source"]
     published = reference_model.PUBLISHED[name]["published"]
     ends = known.n_embedding * (1 if known.shape.tied_embeddings else 2)
     left_out = {
@@ -44,12 +45,6 @@ def test_a_published_model_counts_what_its_makers_say(name):
     mixture = known.architecture()  # its width per block is a whole number, so its counts are near
     assert mixture.n_active(known.shape.d_model, known.whole_experts) == pytest.approx(known.n_active, rel=0.02)
     assert mixture.kv_elements(known.shape.d_model, 1) == pytest.approx(known.cache_elements_per_token, rel=0.02)
-
-
-def test_at_least_25_published_models_are_known():
-    assert len(reference_model.PUBLISHED) >= 25 and all(
-        "source" in config for config in reference_model.PUBLISHED.values()
-    )
 
 
 def test_linear_attention_keeps_no_cache():
@@ -73,22 +68,6 @@ def test_families_that_tie_embeddings_by_default(tmp_path):
     assert not reference_model.read(config | {"tie_word_embeddings": False}).shape.tied_embeddings
 
 
-@pytest.mark.parametrize(
-    "change, said",
-    [
-        (dict(mamba_d_state=128), "it has state-space layers"),
-        (dict(model_type="falcon"), "have two matrices"),
-        (dict(hidden_act="relu2"), "have two matrices"),
-        (dict(block_configs=[{}]), "its blocks differ from each other"),
-        (dict(layer_types=["linear_attention"] * 48), "does not say"),
-        (dict(layer_types=["mamba"]), "layers of mamba"),
-    ],
-)
-def test_what_cannot_be_counted_is_refused_with_the_reason(change, said):
-    with pytest.raises(UserError, match=said):
-        reference_model.read(reference_model.PUBLISHED["Qwen3-30B-A3B"] | change)
-
-
 def test_deepseeks_latent_attention_is_counted_weight_by_weight():
     known = reference_model.read("DeepSeek-V3")
     down = 7168 * (1536 + 512 + 64)
@@ -97,19 +76,25 @@ def test_deepseeks_latent_attention_is_counted_weight_by_weight():
     assert known.whole_experts == 257 / 9 and len(known.notes) == 2
 
 
-@pytest.mark.parametrize(
-    "change, said",
-    {
-        "no layers": (dict(num_hidden_layers=None), "has no num_hidden_layers"),
-        "a text": (dict(hidden_size="2048"), 'hidden_size is "2048", expected a whole number from 1 up'),
-        "too many chosen": (dict(num_experts_per_tok=200), "a token chooses 200 of 128 experts"),
-        "all blocks dense": (dict(first_k_dense_replace=48), "in 0 blocks"),
-    }.values(),
-)
-def test_what_is_no_config_is_named(tmp_path, change, said):
+@pytest.mark.parametrize("change, said", [
+    (dict(mamba_d_state=128), "it has state-space layers"),
+    (dict(model_type="falcon"), "have two matrices"),
+    (dict(hidden_act="relu2"), "have two matrices"),
+    (dict(block_configs=[{}]), "its blocks differ from each other"),
+    (dict(layer_types=["linear_attention"] * 48), "does not say"),
+    (dict(layer_types=["mamba"]), "layers of mamba"),
+    (dict(num_hidden_layers=None), "has no num_hidden_layers"),
+    (dict(hidden_size="2048"), 'hidden_size is "2048", expected a whole number from 1 up'),
+    (dict(num_experts_per_tok=200), "a token chooses 200 of 128 experts"),
+    (dict(first_k_dense_replace=48), "in 0 blocks"),
+])  # fmt: skip
+def test_what_cannot_be_counted_is_refused_with_the_reason(tmp_path, change, said):
     path = tmp_path / "config.json"
     path.write_text(json.dumps(reference_model.PUBLISHED["Qwen3-30B-A3B"] | change))
     with pytest.raises(UserError, match=said):
         reference_model.read(path)
+
+
+def test_what_is_no_published_model_is_named():
     with pytest.raises(UserError, match="no such file, nor a published model; these are Llama-3.2-1B"):
         reference_model.read("Qwen9")

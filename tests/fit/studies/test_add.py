@@ -15,27 +15,6 @@ from fit import __main__ as command_line
 from fit.table.importers import workdir
 from jmoe.config import schema
 
-CONFIG = """
-from configs import quickstart
-
-
-def get_config():
-    config = quickstart.get_config()
-    config.n_tokens = (8_192, 16_384)
-    config.model.d_model = 32
-    config.model.n_blocks = 1
-    config.model.n_heads = 2
-    config.model.n_experts = 4
-    config.model.group_tokens = 256
-    config.data.seq_len = 32
-    config.data.validation_tokens = 2_048
-    config.data.path = {path!r}
-    config.batch_tokens = ((0, 256),)
-    config.optimizer.warmup_tokens = 1_024
-    config.predicted = dict({predicted})
-    return config
-"""
-
 
 def rows_of(path):
     with open(path, newline="", encoding="utf-8") as file:
@@ -60,8 +39,9 @@ def trained(tmp_path_factory):
     glob = helpers.write_text(folder / "text")
     n_active = 2 * 32 * 257 + 4 * 32 * 32 + 3 * 32 * 96
     predicted = f"loss=3.0, low=2.0, high=5.5, share=0.8, law='mine.json', n_active={n_active}, n_tokens=16_300"
-    config = folder / "planned.py"
-    config.write_text(CONFIG.format(path=glob, predicted=predicted))
+    config = helpers.write_config(folder, glob)
+    more = f"    config.model.n_experts = 4\n    config.predicted = dict({predicted})\n    return config\n"
+    config.write_text(config.read_text().replace("    return config\n", more))
     outputs = []
     for _ in range(2):
         done = helpers.run("jmoe.train", f"--config={config}", f"--workdir={folder}/run")
@@ -86,7 +66,7 @@ def test_the_end_of_a_run_is_compared_with_its_prediction(trained):
 
 def test_a_run_of_another_model_is_not_compared(trained):
     run, _ = trained
-    config = run.parent / "planned.py"
+    config = run.parent / "tiny.py"
     text = config.read_text().replace("n_active=", "n_active=1")
     other = run.parent / "other.py"
     other.write_text(text)
@@ -176,6 +156,7 @@ REFUSED = {
     "--law=law.json --run=damaged --runs=runs.csv": "is damaged",
     "--law=law.json --run=runs.csv --runs=runs.csv": "has this run already",
     "--law=law.json --run=short.csv --runs=runs.csv": "says no loss",
+    "--law=law.json --run=odd.csv --runs=runs.csv": "odd.csv, row 3, column loss: found 'oops', expected a number",
     "--law=law.json --runs=runs.csv": "--run is missing",
     "--law=law.json --run=short.csv": "--runs is missing",
     "--law=law.json --run=short.csv --runs=new.csv": "new.csv: cannot be read",
@@ -195,6 +176,7 @@ def test_what_cannot_be_added(folder, trained, tmp_path, capsys, monkeypatch, ar
     result = next((tmp_path / "damaged").glob("branch-*/result.json"))
     result.write_text(result.read_text().replace('"seed": 0', '"seed": 1'))
     (tmp_path / "short.csv").write_text("n_active,n_tokens,n_experts\n50000,1e6,8\n")
+    (tmp_path / "odd.csv").write_text("n_active,n_tokens,n_experts,loss\n1e8,2e9,1,3.1\n2e8,4e9,1,oops\n")
     monkeypatch.chdir(tmp_path)
     before = (tmp_path / "runs.csv").read_text()
     assert command_line.run(["add", *arguments.split()]) == 2
@@ -205,11 +187,10 @@ def test_what_cannot_be_added(folder, trained, tmp_path, capsys, monkeypatch, ar
 
 def test_neutral_values_are_the_trainers():
     """What a result leaves out, and what stands for it, is what the trainer's own table of fields says."""
-    neutral = {column: schema.NEUTRAL[name] for name, column in schema.COLUMNS.items()}
     model = dict(d_model=96, n_blocks=4, n_heads=6, d_ff=200)
-    row = model | dict(n_experts=4)
-    for column, value in neutral.items():
+    for name, column in schema.COLUMNS.items():
         stands_for = schema.STANDS_FOR.get(column)
-        assert workdir.filled(row, column) == (stands_for(model) if stands_for else value)
+        expected = stands_for(model) if stands_for else schema.NEUTRAL[name]
+        assert workdir.filled(model | dict(n_experts=4), column) == expected
     for column, rule in schema.BY_RULE.items():
         assert workdir.filled(dict(d_model=96, n_blocks=4), column) == rule(model)

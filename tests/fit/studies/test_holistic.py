@@ -29,45 +29,17 @@ CHECK = sized(family(4, 64, 2), 512, 1, 7, 176)
 CELLS = list(itertools.product(holistic.BUDGETS, holistic.M_OVER_ACTIVE, holistic.TOTAL_OVER_ACTIVE))
 
 
-def shares(shape, seq_len):
-    """(r_a, r_d, r_m): what attention with its scores, dense blocks and experts have of M, by the module's equations;
-    they add up to 1."""
-    n_moe = shape.n_blocks - shape.n_dense_blocks
-    attention = 2 * shape.d_model * shape.head_dim * (shape.n_heads + shape.n_kv_heads) * shape.n_blocks
-    dense = 3 * shape.d_model * 3 * shape.d_model * shape.n_dense_blocks
-    experts = 3 * shape.d_model * shape.d_expert * (shape.top_k + shape.n_shared_experts) * n_moe
-    scores = 6 * seq_len * shape.n_heads * shape.head_dim * shape.n_blocks
-    m = 6 * (attention + dense + experts) + scores
-    return (6 * attention + scores) / m, 6 * dense / m, 6 * experts / m
-
-
-def ratios(shape, seq_len):
-    """(M/N_a, N/N_a) from the shares alone, Eq. 4-5: above 6, and between 1 and (n_experts + n_shared) / (top_k +
-    n_shared)."""
-    attention, _, experts = shares(shape, seq_len)
-    # of attention's FLOPs, those of its scores: they have no parameters
-    scores = attention / (1 + 2 * shape.d_model * (1 + shape.n_kv_heads / shape.n_heads) / seq_len)
-    of_active = experts / (1 - scores)
-    most = (shape.n_experts + shape.n_shared_experts) / (shape.top_k + shape.n_shared_experts)
-    return 6 / (1 - scores), 1 + of_active * (most - 1)
-
-
 def test_forward_check():
     m, active, total = triad_of_shape(CHECK, 8192)
     assert (active, total, m) == (22_536_192, 552_394_752, 235_880_448)
     assert f"{m / active:.4f} {total / active:.4f}" == "10.4667 24.5115"
-    assert [f"{share:.5f}" for share in shares(CHECK, 8192)] == [".50677".rjust(7, "0"), "0.06001", "0.43322"]
-    assert ratios(CHECK, 8192) == pytest.approx((m / active, total / active), rel=1e-14)
 
 
 def test_inversion_check():
     """C = 1e18, M/N_a = 10.8, N/N_a = 19, d = 480."""
     layers, dense, moe, d_expert = invert(triad_of(1e18, 10.8, 19), 480, family_of(1e18), 8192)
-    assert [f"{v:.4f}" for v in (layers, dense, moe)] == [
-        "9.4388",
-        "3.3507",
-        "6.0881",
-    ] and f"{d_expert:.2f}" == "181.44"
+    assert [f"{v:.4f}" for v in (layers, dense, moe)] == ["9.4388", "3.3507", "6.0881"]
+    assert f"{d_expert:.2f}" == "181.44"
 
 
 def test_inversion_undoes_the_triad():
@@ -88,7 +60,6 @@ def test_inversion_undoes_the_triad():
         assert result == pytest.approx((depths.sum(), *depths, d_expert), rel=1e-9)
         m, active, total = triad
         assert m / active > 6 and 1 < total / active < (experts + shared) / (used + shared)
-        assert ratios(shape, 2048) == pytest.approx((m / active, total / active), rel=1e-12)
 
 
 def test_table_2_follows_from_eq_2():
@@ -115,11 +86,8 @@ def test_phase_1_cells_that_can_be_built():
             built[cell] = shape
             assert width % 64 == 0 and shape.d_expert % 16 == 0 and shape.d_expert >= 64
             assert shape.n_dense_blocks >= 1 and shape.n_mixtures >= 1 and 1 <= 9 * shape.d_expert / width <= 8
-            assert (
-                max(abs(a / b - 1) for a, b in zip(triad_of_shape(shape, 8192), triad, strict=True))
-                == pytest.approx(off)
-                and off <= 0.05
-            )
+            offs = [abs(a / b - 1) for a, b in zip(triad_of_shape(shape, 8192), triad, strict=True)]
+            assert max(offs) == pytest.approx(off) and off <= 0.05
     assert (len(CELLS), len(built), len(why)) == (216, 177, 39)
     assert sum(cell[2] == 30 for cell in why) == 34 and {cell[2] for cell in why} == {26, 30}
     assert all("room for 0." in text and "% off" in text for text in why.values())
@@ -168,14 +136,10 @@ def row_of(shape, flops, best_width, seq_len=8192):
     return columns | dict(n_tokens=flops / m, loss=loss, overrides=overrides + " n_tokens=(1, 2)")
 
 
-def test_a_table_gives_the_triads(searched):
-    runs = holistic_runs.read(searched[0])
-    assert runs.flops == pytest.approx(np.repeat(holistic.BUDGETS[:4], np.bincount(holistic_runs.budgets(runs.flops))))
-    assert runs.y_max == 289 / 9 and runs.x.min() > 6.5 and 11 < runs.y.min() < runs.y.max() < 28
-
-
 def test_known_laws_are_fitted_again(searched):
-    fitted = holistic_runs.fit(*(holistic_runs.read(path) for path in searched))
+    phases = [holistic_runs.read(path) for path in searched]
+    assert phases[0].y_max == 289 / 9 and phases[0].x.min() > 6.5
+    fitted = holistic_runs.fit(*phases)
     assert len(fitted["budgets"]) == 4
     for row, flops in zip(fitted["budgets"], holistic.BUDGETS, strict=False):
         assert row["flops"] == pytest.approx(flops)
@@ -276,18 +240,11 @@ def test_a_budget_gives_a_complete_architecture(capsys):
     made = triad_of_shape(shape, 8192)
     asked = triad_of(1e21, result["values"]["m_over_active"]["value"], 22)
     assert made == pytest.approx((m["flops_per_token"], m["n_active"], m["n_total"]))
-    assert (
-        max(abs(a / b - 1) for a, b in zip(made, asked, strict=True)) == pytest.approx(result["off"])
-        and result["off"] < 0.05
-    )
+    offs = [abs(a / b - 1) for a, b in zip(made, asked, strict=True)]
+    assert max(offs) == pytest.approx(result["off"]) and result["off"] < 0.05
     assert m["n_tokens"] * m["flops_per_token"] == pytest.approx(1e21)
     values = holistic.published(1e19)
     assert values["learning_rate"]["value"] == pytest.approx(8.28e-4) and values["batch_rows"]["value"] == 128
-    assert run("--flops=1e19") == 0
-    text = " ".join(capsys.readouterr().out.split())
-    for words in ("18 to 25 published", "d_model - missing", "288 experts", "median of feasible widths"):
-        assert words in text, words
-    assert "extrapolated" not in text
 
 
 def test_fits_ranks_and_pictures_from_the_command_line(searched, tmp_path, capsys):
@@ -326,9 +283,6 @@ def test_eq_2_refitted_on_optima(tmp_path, capsys):
     slope, at = np.polyfit(np.log([1e18, 1e19, 1e20]), np.log(best), 1)
     assert result["power"] == pytest.approx([np.exp(at), slope], rel=1e-5)
     assert result["tokens_power"] == pytest.approx([np.exp(-at), 1 - slope], rel=1e-5)
-
-
-def test_rows_that_say_no_heads_are_named(tmp_path, capsys):
     (tmp_path / "runs.csv").write_text("d_model,n_blocks,n_experts,seq_len,n_tokens,loss\n64,2,8,128,1e6,2\n")
     assert run(f"--runs={tmp_path}/runs.csv") == 2
     assert "row 2: n_heads is neither a column nor in overrides" in capsys.readouterr().err

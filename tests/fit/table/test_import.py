@@ -2,7 +2,6 @@
 
 import contextlib
 import math
-import shlex
 import shutil
 import sqlite3
 
@@ -16,7 +15,6 @@ from fit.errors import UserError
 from fit.table.column_guesses import guess
 from fit.table.table import read
 
-WORKS = "  this works: python -m fit "
 FOREIGN = helpers.ROOT / "tests" / "data" / "foreign"
 WANDB = FOREIGN / "wandb_export.csv"
 CHART = FOREIGN / "wandb_chart.csv"
@@ -48,34 +46,22 @@ def refused(tmp_path, capsys):
     return run
 
 
-def test_of_a_wandb_export_the_finished_runs_are_kept_and_the_others_counted(imported):
-    columns, said = imported(WANDB, THEIRS, "--where=state=finished")
-    assert columns == {
+def test_of_a_wandb_export_the_finished_runs_are_kept_and_the_others_counted(imported, tmp_path):
+    expected = {
         "run": ["amber-sun-1", "blue-sea-2", "dry-oak-4"],
         "n_experts": ["1", "1", "8"],
         "n_active": ["120000000"] * 3,
         "n_tokens": ["2400000000", "4800000000", "2400000000"],
         "loss": ["3.160", "3.019", "3.001"],
     }
+    columns, said = imported(WANDB, THEIRS, "--where=state=finished")
+    assert columns == expected
     assert "3 of 5 runs kept" in said and "1 with state crashed, 1 with state running" in said
-
-
-def test_accuracies_of_tasks_come_along(imported, tmp_path):
+    # accuracies of tasks come along, other columns do not
     source = tmp_path / "wandb.csv"
     header, *rows = WANDB.read_text().splitlines()
     source.write_text("\n".join([f"{header},acc_piqa,other", *(f"{row},0.6,1" for row in rows)]))
-    columns, _ = imported(source, THEIRS, "--where=state=finished")
-    assert columns["acc_piqa"] == ["0.6"] * 3 and "other" not in columns
-
-
-def test_a_parquet_export_reads_as_its_csv(imported, tmp_path):
-    import pyarrow
-    import pyarrow.parquet
-
-    theirs = read(str(WANDB)).columns
-    pyarrow.parquet.write_table(pyarrow.table(theirs), tmp_path / "export.parquet")
-    flags = THEIRS, "--where=State=finished"
-    assert imported(tmp_path / "export.parquet", *flags)[0] == imported(WANDB, *flags)[0]
+    assert imported(source, THEIRS, "--where=State=finished")[0] == expected | {"acc_piqa": ["0.6"] * 3}
 
 
 def test_a_run_without_a_loss_and_a_column_that_is_not_there_are_named(refused):
@@ -187,40 +173,24 @@ def test_runs_of_one_name_and_columns_of_older_trackios(imported, trackio_folder
 
 def test_other_databases_are_no_source(refused, tmp_path):
     (tmp_path / "empty.db").write_bytes(b"")
-    assert "found no file of a known tool" in refused(tmp_path / "empty.db")
     run_sql(tmp_path / "other.db", "CREATE TABLE songs (name TEXT)")
-    assert "found no file of a known tool" in refused(tmp_path / "other.db")
     (tmp_path / "cut.db").write_bytes(b"SQLite format 3\0" + b"x" * 100)
-    assert "found no file of a known tool" in refused(tmp_path / "cut.db")
+    for name in ("empty.db", "other.db", "cut.db"):
+        assert "found no file of a known tool" in refused(tmp_path / name)
     assert "cut.db: is not as trackio writes it" in refused(tmp_path / "cut.db", "--tool=trackio")
 
 
 # nanochat
 
 
-def test_nanochats_results_count_embedding_head_and_blocks(imported, refused, tmp_path, capsys):
+def test_nanochats_results_in_nats_and_of_older_versions(imported, refused, tmp_path):
+    """test_practice.py has what they count, and the unit that they ask for."""
     source = FOREIGN / "nanochat_results.csv"
-    columns, said = imported(source)
-    assert "read as nanochat's" in said
-    assert columns["n_active"] == [
-        str(2 * 32768 * 640 + 49152000),
-        str(2 * 32768 * 768 + 84934656),
-        columns["n_active"][0],
-    ]
+    columns, said = imported(source, "--units=loss:3.2")
+    assert "read as nanochat's" in said and columns["run"] == ["1e18_d10", "1e18_d12", "2.15e18_d10"]
     assert columns["n_tokens"][0] == str(2380 * 524288) and columns["batch_tokens"] == ["524288"] * 3
     assert columns["vocab_size"] == ["32768"] * 3 and columns["n_experts"] == ["1"] * 3
-    assert columns["run"] == ["1e18_d10", "1e18_d12", "2.15e18_d10"] and columns["loss"] == [
-        "0.9012",
-        "0.8934",
-        "0.8761",
-    ]
-    command_line.run(["import", str(source), f"--out={tmp_path / 'runs.csv'}"])
-    assert (
-        "val_bpb is read as nats per token, but its name says otherwise; say --units=loss:FACTOR"
-        in capsys.readouterr().err
-    )
-    per_token, _ = imported(source, "--units=loss:3.2")
-    assert [float(loss) for loss in per_token["loss"]] == pytest.approx([3.2 * 0.9012, 3.2 * 0.8934, 3.2 * 0.8761])
+    assert [float(loss) for loss in columns["loss"]] == pytest.approx([3.2 * 0.9012, 3.2 * 0.8934, 3.2 * 0.8761])
     older = tmp_path / "results.csv"
     older.write_text(
         "depth,model_dim,num_params,num_scaling_params,num_iterations,tokens_trained,param_data_ratio,val_bpb,core_score\n"
@@ -252,12 +222,10 @@ def test_charts_with_one_run_other_axes_and_several_metrics(imported, tmp_path):
     (folder / "loss.csv").write_text(
         '"tokens","a - b - eval/loss","a - b - eval/loss__MIN","a - b - eval/loss__MAX"\n1e9,3,3,3\n'
     )
-    flags = ("--columns=loss:eval/loss,n_tokens:tokens", "--set=n_experts=1")
-    columns, said = imported(folder, *flags, "--set=n_experts=1,n_active=1e8")
-    assert columns["run"] == ["a - b"] and columns["n_tokens"] == ["1e9"] and "1 of 1 runs kept" in said
     (folder / "size.csv").write_text('"Step","a - b - n_params"\n1,1e8\n')
-    flags = ("--columns=loss:eval/loss,n_tokens:tokens,n_active:n_params", "--set=n_experts=1")
-    assert imported(folder, *flags)[0]["n_active"] == ["1e8"]
+    columns, said = imported(folder, "--columns=loss:eval/loss,n_tokens:tokens,n_active:n_params", "--set=n_experts=1")
+    assert columns["run"] == ["a - b"] and columns["n_tokens"] == ["1e9"] and columns["n_active"] == ["1e8"]
+    assert "1 of 1 runs kept" in said
 
 
 def test_two_runs_of_one_name_in_a_chart_are_named(refused, tmp_path):
@@ -302,32 +270,24 @@ def test_the_key_may_stand_in_netrc(imported, monkeypatch, wandb_url, tmp_path):
 
 
 def test_what_keeps_a_project_from_being_read_is_one_sentence(refused, monkeypatch, wandb_url):
-    for source, words in (
-        ("wandb:ada", "wandb:ada: expected wandb:ENTITY/PROJECT"),
-        ("wandb:ada/other", f"wandb:ada/other: {wandb_url} has no such project, or the key may not read it"),
-        ("wandb:broken/sweep", f"{wandb_url} answered: permission denied"),
+    sweep = "wandb:ada/sweep"
+    for source, variables, words in (
+        ("wandb:ada", {}, "wandb:ada: expected wandb:ENTITY/PROJECT"),
+        ("wandb:ada/other", {}, f"wandb:ada/other: {wandb_url} has no such project, or the key may not read it"),
+        ("wandb:broken/sweep", {}, f"{wandb_url} answered: permission denied"),
+        (sweep, dict(WANDB_API_KEY="wrong"), "does not accept the key (HTTP 401)"),
+        (sweep, dict(WANDB_API_KEY=""), "WANDB_API_KEY is not set, and ~/.netrc has no key for 127.0.0.1"),
+        (sweep, dict(WANDB_BASE_URL="http://127.0.0.1:9"), "http://127.0.0.1:9/graphql cannot be read: "),
+        (sweep, dict(WANDB_BASE_URL="nowhere"), "WANDB_BASE_URL=nowhere: expected the address of a server"),
     ):
-        said = refused(source)
+        with monkeypatch.context() as patch:
+            for name, value in variables.items():
+                patch.setenv(name, value)
+            said = refused(source)
         assert words in said and said.count("\n") == 1
-    monkeypatch.setenv("WANDB_API_KEY", "wrong")
-    assert "does not accept the key (HTTP 401)" in refused("wandb:ada/sweep")
-    monkeypatch.delenv("WANDB_API_KEY")
-    assert "WANDB_API_KEY is not set, and ~/.netrc has no key for 127.0.0.1" in refused("wandb:ada/sweep")
-    monkeypatch.setenv("WANDB_API_KEY", wandb_server.KEY)
-    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
-    assert "http://127.0.0.1:9/graphql cannot be read: " in refused("wandb:ada/sweep")
-    monkeypatch.setenv("WANDB_BASE_URL", "nowhere")
-    assert "WANDB_BASE_URL=nowhere: expected the address of a server" in refused("wandb:ada/sweep")
 
 
 # All that is missing at once
-
-
-def typed_again(said):
-    """The words of the command that an error ends with."""
-    line = said.splitlines()[-1]
-    assert line.startswith(WORKS), said
-    return shlex.split(line.removeprefix(WORKS))
 
 
 def test_one_message_names_all_that_an_import_needs_and_its_command_works(refused, trackio_folder, tmp_path, capsys):
@@ -343,12 +303,12 @@ def test_one_message_names_all_that_an_import_needs_and_its_command_works(refuse
         "columns found: params_m, tokens_b, val_ppl, run",
     ):
         assert words in said
-    assert command_line.run(typed_again(said)) == 0
+    assert command_line.run(helpers.typed_again(said)) == 0
     columns = read(str(tmp_path / "runs.csv")).columns
     assert columns["n_active"] == ["120000000.0", "240000000.0", "480000000.0"] and columns["n_experts"] == ["1"] * 3
     assert [float(loss) for loss in columns["loss"]] == pytest.approx([math.log(23.6), math.log(19.7), math.log(16.7)])
     for source, rows in ((WANDB, 3), (trackio_folder, 2)):
-        assert command_line.run(typed_again(refused(source))) == 0
+        assert command_line.run(helpers.typed_again(refused(source))) == 0
         assert len(read(str(tmp_path / "runs.csv"))) == rows
     capsys.readouterr()
 
@@ -370,7 +330,6 @@ def test_python_names_the_arguments_that_settle_a_table():
 @pytest.mark.parametrize(
     "name, columns, column",
     [
-        ("loss", ["train/loss", "eval/loss"], "eval/loss"),
         ("loss", ["trainLoss", "finalValLoss"], "finalValLoss"),
         ("loss", ["loss_scale_note", "accuracy"], None),
         ("n_active", ["total_params", "model.active_params"], "model.active_params"),
@@ -396,7 +355,7 @@ def test_flags_that_were_typed_are_kept_in_the_command(tmp_path, capsys):
     path.write_text("N,D,val_ppl\n1e8,2,23\n2e8,4,20\n4e8,8,17\n")
     words = ["law", "--runs", str(path), "--columns", "n_active:N", f"--out={tmp_path / 'law.json'}"]
     assert command_line.run([*words, "--form=chinchilla"]) == 2
-    typed = typed_again(capsys.readouterr().err)
+    typed = helpers.typed_again(capsys.readouterr().err)
     assert typed[1:3] == ["--runs", str(path)] and "--form=chinchilla" in typed
     assert "--columns=n_active:N,n_tokens:D,loss:val_ppl" in typed
     assert "--units=n_tokens:billions,loss:perplexity" in typed

@@ -1,9 +1,7 @@
 """Tables as people have them (tests/data/practice): read right, or told what is wrong and what to type."""
 
 import json
-import pathlib
 import re
-import shlex
 
 import helpers
 import numpy as np
@@ -16,7 +14,8 @@ from fit.messages.finding import sentences
 from fit.table import histories, mixed_columns, validate
 from fit.table.column_guesses import guess
 from fit.table.reading import read_with
-from fit.table.table import Table, read
+from fit.table.table import read
+from tests.fit.table.test_tables import table
 
 PRACTICE = helpers.ROOT / "tests" / "data/practice"
 SIZES = np.repeat([25e6, 60e6, 150e6, 350e6, 800e6], 3)
@@ -53,22 +52,11 @@ def settled(tmp_path, capsys):
         out = tmp_path / "law.json"
         assert command_line.run(["law", f"--runs={path}", f"--out={out}", *flags]) == 2
         said = capsys.readouterr().err
-        start = "  this works: python -m fit "
-        line = said.splitlines()[-1]
-        assert line.startswith(start), said
-        words = shlex.split(line.removeprefix(start))
-        assert command_line.run(words) == 0, capsys.readouterr().err
+        assert command_line.run(helpers.typed_again(said)) == 0, capsys.readouterr().err
         capsys.readouterr()
         return said, json.loads(out.read_text())
 
     return run
-
-
-def table(**columns):
-    """A Table of these, numbers or arrays."""
-    length = max(np.size(values) for values in columns.values())
-    values = {name: np.broadcast_to(v, length).tolist() for name, v in columns.items()}
-    return Table("runs.csv", values, list(range(2, length + 2)))
 
 
 # Read as they are
@@ -100,16 +88,14 @@ def test_decimal_commas_are_told_from_thousands(tmp_path, text, values):
         assert runs.numbers("n").tolist() == [1.5e6, 2.5e6, 3.5e6]
 
 
-@pytest.mark.parametrize(
-    "text, value",
-    [("25 000 000", 25e6), ("25'000'000", 25e6), ("25_000_000", 25e6), ("1.5 billion", 1.5e9), ("2.5e1k", 25e3)],
-)
-def test_other_spellings_of_counts_are_read(text, value):
-    assert table(n_active=[text]).numbers("n_active").tolist() == [value]
-
-
-@pytest.mark.parametrize("text", ["25 000 00", "25,00,000", "25 parsecs", "1 000,000", "true"])
-def test_what_is_no_count_is_refused(text):
+@pytest.mark.parametrize("text, value", [
+    ("25 000 000", 25e6), ("25'000'000", 25e6), ("25_000_000", 25e6), ("1.5 billion", 1.5e9), ("2.5e1k", 25e3),
+    ("25 000 00", None), ("25,00,000", None), ("25 parsecs", None), ("1 000,000", None), ("true", None),
+])  # fmt: skip
+def test_other_spellings_of_counts_are_read_and_what_is_none_is_refused(text, value):
+    if value:
+        assert table(n_active=[text]).numbers("n_active").tolist() == [value]
+        return
     with pytest.raises(fit.UserError, match="row 2, column n_active: found"):
         table(n_active=[text]).numbers("n_active")
 
@@ -165,12 +151,6 @@ def test_a_defect_is_told_with_a_command_that_works(settled, name):
         assert record["runs"]["ranges"][column] == pytest.approx([min(values), max(values)], rel=5e-3)
 
 
-def test_what_was_left_out_is_counted(law):
-    flags = ["--columns=loss:eval/loss,n_active:n_params,n_tokens:tokens_seen", "--where=loss=finite", *DEFECTS]
-    _, said, _ = law(PRACTICE / "wandb_nan.csv", *flags)
-    assert "left out by --where: 1 with eval/loss NaN, 1 with eval/loss Infinity, 1 with eval/loss empty" in said
-
-
 def test_whoever_says_so_fits_all_rows(law):
     for name, flag, n_runs in (("ladder_named", "--bootstrap_by=run", 125), ("corpora", "--mix_corpora", 15)):
         code, _, record = law(PRACTICE / f"{name}.csv", flag, *DEFECTS)
@@ -200,41 +180,44 @@ def test_the_last_checkpoints_of_runs_are_kept():
     assert len(kept) == 6 and set(kept.numbers("n_tokens")) == {4.4196e9}
 
 
-def test_perplexities_are_told_from_other_powers():
-    perplexities = table(n_active=SIZES, n_tokens=TOKENS, loss=np.exp(LOSSES))
-    with pytest.raises(fit.UserError, match="units=loss:perplexity"):
-        fit.law(perplexities)
-
-
 # Told by the law that is fitted
 
 
-def warned(law, name, *flags):
-    """What `fit law` warns of, and the --where that it proposes."""
-    code, said, _ = law(PRACTICE / f"{name}.csv", *(flags or DEFECTS))
-    assert code == 0
-    found = re.search(r"--where=(\S+)", said)
-    return said, found and found[1].rstrip(".,;")
+WARNED = {  # table: (words of the warning, the condition that it proposes, how many runs that leaves)
+    "schedules": (
+        "3 learning-rate schedules (column lr_schedule: cosine in 5, wsd in 5, constant in 5)",
+        "lr_schedule!=constant",
+        10,
+    ),
+    "seqlens": ("3 row lengths (column seq_len: 512 in 5, 2048 in 5, 8192 in 5)", None, 15),
+    "lrmix": (
+        "peak_learning_rate differs between 45 of 45 runs at 15 pairs of size and tokens",
+        "peak_learning_rate=0.0004",
+        15,
+    ),
+    "status": (
+        "3 of 15 runs did not finish (column status: diverged, failed, running): rows 6, 10, 13",
+        "status=finished",
+        12,
+    ),
+    "one64": ("row 17 alone says what n_experts = 64 does", "n_experts!=64", 15),
+    "headless_flops": ("flops counts 2.3% of n_active at the smallest model and 17.8% at the largest", None, 12),
+}
 
 
-def test_what_should_be_the_same_in_all_runs_is_told(law):
-    said, where = warned(law, "schedules")
-    assert "3 learning-rate schedules (column lr_schedule: cosine in 5, wsd in 5, constant in 5)" in said
-    assert law(PRACTICE / "schedules.csv", f"--where={where}", *DEFECTS)[2]["fitted"]["runs"] == 10
-    said, where = warned(law, "seqlens")
-    assert "3 row lengths (column seq_len: 512 in 5, 2048 in 5, 8192 in 5)" in said and where is None
-    said, where = warned(law, "lrmix")
-    assert "peak_learning_rate differs between 45 of 45 runs at 15 pairs of size and tokens" in said
-    assert where == "peak_learning_rate=0.0004" and "--with_rate" in said
-    assert law(PRACTICE / "lrmix.csv", f"--where={where}", *DEFECTS)[2]["fitted"]["runs"] == 15
+@pytest.mark.parametrize("name", WARNED)
+def test_a_fitted_law_warns_of_its_table(law, name):
+    words, where, n_runs = WARNED[name]
+    flags = ["--form=joint"] if name == "one64" else DEFECTS
+    code, said, _ = law(PRACTICE / f"{name}.csv", *flags)
+    assert code == 0 and words in said
+    assert (f"--where={where}" in said) if where else ("--where=" not in said)
+    assert len(read_with(PRACTICE / f"{name}.csv", where=where)) == n_runs
 
 
-def test_every_state_but_finished_is_named(law):
-    said, where = warned(law, "status")
-    assert "3 of 15 runs did not finish (column status: diverged, failed, running): rows 6, 10, 13" in said
-    assert law(PRACTICE / "status.csv", f"--where={where}", *DEFECTS)[2]["fitted"]["runs"] == 12
+def test_a_state_that_nobody_knows_is_unfinished():
     odd = table(n_active=SIZES, n_tokens=TOKENS, loss=LOSSES, State=["done"] * 14 + ["zombie"])
-    assert "1 of 15 runs did not finish (column State: zombie): row 16" in " ".join(fit.law(odd).warnings)
+    assert "1 of 15 runs did not finish (column State: zombie): row 16" in " ".join(sentences(validate.doubts(odd)))
 
 
 @pytest.mark.parametrize(
@@ -255,32 +238,15 @@ def test_schedules_are_known_by_their_usual_names(column):
     assert f"column {column}: cosine in 10, wsd in 5" in said and f"--where={column}=cosine" in said
 
 
-def test_one_lonely_number_of_experts_is_told(law):
-    said, where = warned(law, "one64", "--form=joint")
-    assert "row 17 alone says what n_experts = 64 does" in said
-    assert law(PRACTICE / "one64.csv", f"--where={where}", *DEFECTS)[2]["fitted"]["runs"] == 15
-    each_twice = table(n_active=1e8, n_tokens=2e9, loss=3.0, n_experts=[1, 1, 8, 64, 64])
-    assert not fit_warnings.lonely_experts(each_twice)  # one between others follows from them
-
-
-def test_flops_without_the_head_are_told(law):
-    said, _ = warned(law, "headless_flops")
-    assert "flops counts 2.3% of n_active at the smallest model and 17.8% at the largest" in said
-    assert "embedding and head of the vocabulary of 256,000" in said
-
-
-def test_rows_far_off_are_named(law, tmp_path):
-    path = tmp_path / "runs.csv"
+def test_rows_far_off_are_named():
     losses = LOSSES.copy()
     losses[10] *= 1.257
-    rows = [f"run-{i},{n},{d},{loss}" for i, (n, d, loss) in enumerate(zip(SIZES, TOKENS, losses, strict=True))]
-    path.write_text("\n".join(["run,n_active,n_tokens,loss", *rows]) + "\n")
-    _, said, _ = law(path, "--form=chinchilla")
+    runs = dict(run=[f"run-{i}" for i in range(15)], n_active=SIZES, n_tokens=TOKENS, loss=losses)
+    said = " ".join(fit.law(runs, "chinchilla").warnings)
     assert "1 of 15 fitted runs is far off the law" in said
-    assert float(re.search(r"row 12 \(run-10\) \+([\d.]+)%", said)[1]) == pytest.approx(25.7, abs=3)
-    for flags in (["--form=chinchilla"], ["--form=chinchilla", "--weights=compute^0.6"]):
-        _, said, _ = law(PRACTICE / "semicolon.csv", *flags)
-        assert "far off" not in said
+    assert float(re.search(r"row 10 \(run-10\) \+([\d.]+)%", said)[1]) == pytest.approx(25.7, abs=3)
+    for weights in ("none", "compute^0.6"):
+        assert "far off" not in " ".join(fit.law(PRACTICE / "semicolon.csv", "chinchilla", weights=weights).warnings)
 
 
 # Learning rates
@@ -321,7 +287,7 @@ def test_a_results_file_of_nanochat_asks_for_its_unit_and_its_two_vocabularies(c
     assert command_line.run(["law", f"--runs={out}", f"--out={tmp_path / 'law.json'}", *DEFECTS]) == 2
     said = capsys.readouterr().err
     assert "found 2 vocabularies (32768 in 15, 65536 in 15)" in said
-    assert command_line.run(shlex.split(said.splitlines()[-1].partition("python -m fit ")[2])) == 0
+    assert command_line.run(helpers.typed_again(said)) == 0
 
 
 @pytest.mark.parametrize("name", ["ladder_named", "minimind"])
@@ -340,43 +306,20 @@ def test_an_imported_table_says_what_the_source_says(name, capsys, tmp_path):
 # Histories and mixtures of runs by their numbers alone
 
 
-def test_evenly_spaced_tokens_and_a_last_drop_show_checkpoints():
-    steps = np.arange(1, 13) * 1e9
-    sizes = np.repeat([1e8, 3e8, 9e8], 12)
-    tokens = np.tile(steps, 3)
-    even = table(n_active=sizes, n_tokens=tokens, loss=true_loss(sizes, tokens))
-    (said,) = sentences(histories.unnamed_histories(even))
-    assert "36 of 36 rows look like points of 3 runs" in said and "--where=n_active=last" in said
-    tokens = np.tile(np.geomspace(1e9, 3.2e10, 6), 6)
-    sizes = np.repeat(np.geomspace(1e8, 1e9, 6), 6)
-    losses = true_loss(sizes, tokens)
-    ended = table(n_active=sizes, n_tokens=tokens, loss=losses)
-    assert not [*histories.unnamed_histories(ended)]
-    losses = np.where(tokens < 3e10, losses * 1.03, losses)  # before its decay a run is 3% worse
-    (said,) = sentences(histories.unnamed_histories(table(n_active=sizes, n_tokens=tokens, loss=losses)))
-    assert "the last of their losses falls faster" in said
-
-
-def test_checkpoints_beside_runs_that_ended_are_told(law, tmp_path):
-    """Runs of 4, 16 and 64 billion tokens of each size; of the longest also checkpoints, which are 5% worse."""
-    path = tmp_path / "runs.csv"
-    rows = []
-    for size in (1e8, 2e8, 4e8, 8e8):
-        rows += [f"{size},{tokens},{true_loss(size, tokens)}" for tokens in (4e9, 1.6e10, 6.4e10)]
-        rows += [f"{size},{tokens},{1.05 * true_loss(size, tokens)}" for tokens in (5e9, 2e10)]
-    path.write_text("\n".join(["n_active,n_tokens,loss", *rows]) + "\n")
-    _, said, _ = law(path, *DEFECTS)
-    assert "8 of 20 rows have a loss at least 1% above that of a row of the same size with fewer tokens" in said
-
-
 @pytest.mark.parametrize("seed", range(3))
-def test_noise_makes_no_histories(seed):
+def test_noise_makes_no_histories_and_checkpoints_beside_runs_are_counted(seed):
     rng = np.random.default_rng(seed)
     tokens = np.tile(np.geomspace(1e9, 6.4e10, 7), 8)
     sizes = np.repeat(np.geomspace(5e7, 2e9, 8), 7)
     losses = true_loss(sizes, tokens) * np.exp(0.01 * rng.normal(size=len(sizes)))
     runs = table(n_active=sizes, n_tokens=tokens, loss=losses)
     assert not [*histories.unnamed_histories(runs), *histories.rows_above_others(runs)]
+    # runs of 4, 16 and 64 billion tokens of each size; of the longest also two checkpoints, which are 5% worse
+    tokens = np.tile([4e9, 5e9, 1.6e10, 2e10, 6.4e10], 4)
+    sizes = np.repeat([1e8, 2e8, 4e8, 8e8], 5)
+    losses = true_loss(sizes, tokens) * np.tile([1, 1.05, 1, 1.05, 1], 4)
+    (found,) = histories.rows_above_others(table(n_active=sizes, n_tokens=tokens, loss=losses))
+    assert str(found).startswith("8 of 20 rows have a loss at least 1% above that of a row of the same size")
 
 
 @pytest.mark.parametrize(
@@ -398,7 +341,8 @@ def test_text_is_known_by_its_usual_names(column, values, is_told):
     assert bool([*mixed_columns.text_problems(runs)]) == is_told
 
 
-def test_seeds_and_rates_that_follow_from_the_size_are_no_defects():
+def test_seeds_rates_that_follow_from_the_size_and_experts_between_others_are_no_defects():
+    assert not fit_warnings.lonely_experts(table(n_active=1e8, n_tokens=2e9, loss=3.0, n_experts=[1, 1, 8, 64, 64]))
     sizes = np.repeat([1e8, 2e8, 4e8], 2)
     runs = dict(n_active=sizes, n_tokens=20 * sizes, loss=true_loss(sizes, 20 * sizes), seed=[0, 1] * 3)
     assert not [*mixed_columns.rate_doubts(table(**runs, peak_learning_rate=sizes**-0.3))]
@@ -442,24 +386,15 @@ def test_set_multiplies_and_divides_columns_whose_names_hold_marks():
 
 def test_a_law_reads_its_table_again_by_its_conditions(law, tmp_path, capsys):
     flags = ["--columns=loss:eval/loss,n_active:n_params,n_tokens:tokens_seen", "--where=loss=finite", *DEFECTS]
-    assert law(PRACTICE / "wandb_nan.csv", *flags)[0] == 0
+    code, said, _ = law(PRACTICE / "wandb_nan.csv", *flags)
+    assert code == 0
+    assert "left out by --where: 1 with eval/loss NaN, 1 with eval/loss Infinity, 1 with eval/loss empty" in said
     written = str(tmp_path / "law.json")
     found = fit.next(written, str(PRACTICE / "wandb_nan.csv"), flops=1e20, target_flops=1e22)
     assert found.trunks
     words = ["add", f"--law={written}", f"--run={PRACTICE / 'exact.csv'}", f"--runs={PRACTICE / 'wandb_nan.csv'}"]
     assert command_line.run(words) == 2
     assert "was fitted with --where" in capsys.readouterr().err
-
-
-def test_add_names_the_row_whose_loss_is_no_number(tmp_path, capsys):
-    runs = tmp_path / "runs.csv"
-    new = tmp_path / "new.csv"
-    new.write_text("n_active,n_tokens,n_experts,loss\n1e8,2e9,1,3.1\n2e8,4e9,1,oops\n")
-    for known in ("", "n_active,n_tokens,n_experts,loss\n1e8,3e9,1,3.0\n"):
-        if known:
-            runs.write_text(known)
-        assert command_line.run(["add", "--law=joint-moe-2025", f"--run={new}", f"--runs={runs}"]) == 2
-        assert f"{new}, row 3, column loss: found 'oops', expected a number" in capsys.readouterr().err
 
 
 # --fix
@@ -487,10 +422,3 @@ def test_fixed_coefficients_are_those_of_the_form_chosen(law):
 def test_logarithms_of_coefficients_are_refused(law, fix, words):
     code, said, _ = law(PRACTICE / "semicolon.csv", f"--fix={fix}", "--form=chinchilla")
     assert code == 2 and words in said
-
-
-def test_every_table_is_described_and_tested():
-    names = {path.name for path in PRACTICE.glob("*.csv")}
-    described = set(re.findall(r"\w+\.csv", (PRACTICE / "README.md").read_text()))
-    tested = set(re.findall(r"[a-z0-9_]+", pathlib.Path(__file__).read_text()))
-    assert names == described and {name.removesuffix(".csv") for name in names} <= tested

@@ -16,6 +16,7 @@ from scipy.stats import f as f_distribution
 import fit
 from fit import __main__ as command_line
 from fit.errors import UserError
+from fit.table.table import Table, write
 
 FLOOR, TOP, MIDDLE, WIDTH = 0.25, 0.85, 2.6, 0.3
 
@@ -45,10 +46,15 @@ def drawn(n_runs=60, scatter=0.01, shift=0.0, seed=0, **columns):
     return {name: [*map(float, values)] for name, values in table.items()} | columns
 
 
-def test_a_planted_curve_is_recovered():
+@pytest.fixture(scope="module")
+def maps():
+    """Of runs around the curve."""
+    return fit.tasks(drawn(), holdout="none", bootstrap=60)
+
+
+def test_a_planted_curve_is_recovered(maps):
     """Within the intervals at losses that the runs have, as scipy's own fit says, and bounded far outside."""
     table = drawn()
-    maps = fit.tasks(table, holdout="none", bootstrap=60)
     (task,) = maps.tasks
     loss = np.array(table["loss"])
     reference, _ = curve_fit(logistic, loss, table["acc_task"], p0=(0.2, 0.8, 2.5, 0.3))
@@ -66,8 +72,7 @@ def test_a_planted_curve_is_recovered():
     assert task.scatter == pytest.approx(0.01, rel=0.3) and task.p_flat < 1e-10
 
 
-def test_an_interval_of_the_loss_widens_that_of_the_accuracy():
-    maps = fit.tasks(drawn(), holdout="none", bootstrap=40)
+def test_an_interval_of_the_loss_widens_that_of_the_accuracy(maps):
     (exact,) = maps.expect(MIDDLE)
     (wide,) = maps.expect(MIDDLE, loss_interval=(MIDDLE - 0.2, MIDDLE + 0.2))
     assert exact.accuracy == wide.accuracy
@@ -76,9 +81,8 @@ def test_an_interval_of_the_loss_widens_that_of_the_accuracy():
     assert exact.interval[1] - exact.interval[0] < 0.1
 
 
-def test_intervals_hold_new_runs_as_often_as_they_say():
+def test_intervals_hold_new_runs_as_often_as_they_say(maps):
     """80% of accuracies of runs drawn anew, at losses of the fitted ones."""
-    maps = fit.tasks(drawn(seed=1), holdout="none", bootstrap=60)
     new = drawn(n_runs=150, seed=2)
     inside = []
     for loss, accuracy in zip(new["loss"], new["acc_task"], strict=True):
@@ -146,13 +150,14 @@ def test_a_task_that_stays_at_chance_does_not_follow_the_loss():
 
 def test_chance_levels_are_given_known_or_fitted():
     table = drawn()
-    given = fit.tasks(table, chance={"acc_task": 0.25}, holdout="none", bootstrap=10).tasks[0]
-    assert given.chance_from == "given" and given.coefficients["floor"] == 0.25
-    fitted = fit.tasks(table, holdout="none", bootstrap=10).tasks[0]
-    assert fitted.chance_from == "fitted" and fitted.coefficients["floor"] == pytest.approx(0.25, abs=0.03)
-    table["acc_hellaswag"] = table.pop("acc_task")
-    known = fit.tasks(table, holdout="none", bootstrap=10).tasks[0]
-    assert known.chance_from == "known" and known.coefficients["floor"] == pytest.approx(0.25, abs=0.02)
+    known = {("acc_hellaswag" if name == "acc_task" else name): values for name, values in table.items()}
+    for columns, options, chance_from, error in (
+        (table, dict(chance={"acc_task": 0.25}), "given", 0),
+        (table, {}, "fitted", 0.03),
+        (known, {}, "known", 0.02),
+    ):
+        (task,) = fit.tasks(columns, holdout="none", bootstrap=10, **options).tasks
+        assert task.chance_from == chance_from and task.coefficients["floor"] == pytest.approx(0.25, abs=error)
 
 
 def test_the_runs_of_the_largest_compute_check_the_others():
@@ -190,22 +195,17 @@ def test_runs_of_one_trunk_are_drawn_together():
     assert four_times.tasks[0].shift.p_value == pytest.approx(alone.tasks[0].shift.p_value, abs=0.1)
 
 
-def test_the_average_is_that_of_the_tasks():
+def test_the_average_is_that_of_the_tasks_and_missing_accuracies_count_for_theirs_alone():
     generator = np.random.default_rng(5)
     table = drawn()
-    table["acc_other"] = [
-        min(1.0, x + float(e)) for x, e in zip(table["acc_task"], generator.normal(0, 0.02, 60), strict=True)
-    ]
+    noise = generator.normal(0, 0.02, 60)
+    table["acc_other"] = [min(1.0, x + float(e)) for x, e in zip(table["acc_task"], noise, strict=True)]
     maps = fit.tasks(table, bootstrap=20)
     average, first, second = maps.expect(2.4)
     assert average.task == "average" and average.accuracy == pytest.approx((first.accuracy + second.accuracy) / 2)
     assert maps.average_held_out.count == 6 and maps.held_out.count == 12
     assert len(maps.to_frame()) == 2
-
-
-def test_missing_accuracies_are_left_out_of_their_task_alone():
-    table = drawn()
-    table["acc_other"] = [None if i % 3 == 0 else x for i, x in enumerate(table["acc_task"])]
+    table["acc_other"][::3] = [None] * 20
     maps = fit.tasks(table, holdout="none", bootstrap=10)
     assert [task.n_runs for task in maps.tasks] == [60, 40]
 
@@ -232,13 +232,15 @@ def test_without_sizes_the_lowest_losses_are_held_out():
 @pytest.fixture
 def written(tmp_path):
     """The path of a table, and of the maps that the command makes of it."""
-    table = drawn(shift=0.02)
-    lines = [",".join(table), *(",".join(map(repr, row)) for row in zip(*table.values(), strict=True))]
-    path = tmp_path / "runs.csv"
-    path.write_text("\n".join(lines) + "\n")
-    out = tmp_path / "tasks.json"
+    path, out = write_rows(tmp_path / "runs.csv", drawn(shift=0.02)), tmp_path / "tasks.json"
     assert command_line.run(["tasks", f"--runs={path}", f"--out={out}", "--bootstrap=20"]) == 0
     return path, out
+
+
+def write_rows(path, columns):
+    """Writes columns as csv; None as an empty cell."""
+    write(Table("runs", columns, list(range(len(columns["loss"])))), str(path))
+    return path
 
 
 def test_a_plan_prints_what_its_model_is_expected_to_reach(written, capsys):
@@ -270,55 +272,44 @@ def test_a_map_of_another_text_is_refused(written):
         fit.plan(law, flops=1e15, task_map=out)
 
 
-@pytest.mark.parametrize(
-    "change, flags, words",
-    [
-        (dict(), ["--tasks=piqa"], "--tasks=piqa: PATH has no such column; columns found: n_active, n_tokens"),
-        (
-            dict(acc_task=[45.2] * 60),
-            [],
-            "row 2, column acc_task: found '45.2', expected a share from 0 to 1; an accuracy in",
-        ),
-        (dict(acc_task=["high"] * 60), [], "column acc_task: found 'high', expected a share from 0 to 1"),
-        (dict(acc_task=[-0.1] * 60), [], "found '-0.1', expected a share from 0 to 1"),
-        (
-            dict(acc_task=[0.2] * 60),
-            ["--chance=acc_task:0.25"],
-            "no run is above chance: the best has 0.2, chance is 0.25",
-        ),
-        (dict(acc_task=[""] * 59 + ["0.5"]), [], "column acc_task: 1 run has an accuracy, expected at least 6"),
-        (dict(), ["--chance=acc_other:0.5"], "--chance=acc_other: expected one of the tasks: acc_task"),
-        (dict(), ["--chance=acc_task:25"], "--chance=acc_task:25: expected an accuracy from 0 to below 1"),
-        (dict(), ["--holdout=largest-compute:57"], "leaves 3 runs, expected at least 6"),
-        (dict(), ["--holdout=some"], "--holdout=some: expected none, lowest-loss:N"),
-        (dict(loss=[None] * 60), [], "column loss"),
-        (dict(), ["--bootstrap=2"], "--bootstrap=2: expected a whole number from 10 up"),
-    ],
-)
+NO_SHARE = ", expected a share from 0 to 1"
+
+
+@pytest.mark.parametrize("change, flags, words", [
+    (dict(), ["--tasks=piqa"], "--tasks=piqa: PATH has no such column; columns found: n_active, n_tokens"),
+    (dict(acc_task=[45.2] * 60), [], f"row 2, column acc_task: found '45.2'{NO_SHARE}; an accuracy in"),
+    (dict(acc_task=["high"] * 60), [], f"column acc_task: found 'high'{NO_SHARE}"),
+    (dict(acc_task=[0.2] * 60), ["--chance=acc_task:0.25"], "no run is above chance: the best has 0.2, chance is 0.25"),
+    (dict(acc_task=[""] * 59 + ["0.5"]), [], "column acc_task: 1 run has an accuracy, expected at least 6"),
+    (dict(), ["--chance=acc_other:0.5"], "--chance=acc_other: expected one of the tasks: acc_task"),
+    (dict(), ["--chance=acc_task:25"], "--chance=acc_task:25: expected an accuracy from 0 to below 1"),
+    (dict(), ["--holdout=largest-compute:57"], "leaves 3 runs, expected at least 6"),
+    (dict(), ["--holdout=some"], "--holdout=some: expected none, lowest-loss:N"),
+    (dict(loss=[None] * 60), [], "column loss"),
+    (dict(), ["--bootstrap=2"], "--bootstrap=2: expected a whole number from 10 up"),
+])  # fmt: skip
 def test_mistakes_end_in_one_sentence(tmp_path, capsys, change, flags, words):
-    table = drawn() | change
-    path = tmp_path / "runs.csv"
-    rows = zip(*table.values(), strict=True)
-    lines = [",".join(table), *(",".join("" if x is None else str(x) for x in row) for row in rows)]
-    path.write_text("\n".join(lines) + "\n")
+    path = write_rows(tmp_path / "runs.csv", drawn() | change)
     assert command_line.run(["tasks", f"--runs={path}", *flags]) == 2
     error = capsys.readouterr().err
     assert words.replace("PATH", str(path)) in error and error.count("\n") == 1
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"version": 1}', '{"version": 2, "tasks": []}'])
-def test_a_file_that_holds_no_maps_is_refused(tmp_path, text):
-    path = tmp_path / "tasks.json"
-    path.write_text(text)
-    with pytest.raises(UserError, match="expected a file of fit tasks out"):
-        fit.plan("joint-moe-2025", flops=1e20, task_map=path)
+def test_a_file_that_holds_no_maps_is_refused(written, tmp_path):
+    """Nor is a name that a terminal obeys."""
+    _, out = written
+    obeyed = out.read_text().replace("acc_task", "acc_\\u001b[2J")
+    for text in ("", "[]", '{"version": 1}', '{"version": 2, "tasks": []}', obeyed):
+        out.write_text(text)
+        with pytest.raises(UserError, match="expected a file of fit tasks out"):
+            fit.plan("joint-moe-2025", flops=1e20, task_map=out)
     with pytest.raises(UserError, match="cannot be read"):
         fit.plan("joint-moe-2025", flops=1e20, task_map=tmp_path / "none.json")
 
 
-def test_intervals_grow_below_the_lowest_loss():
+def test_intervals_grow_below_the_lowest_loss(maps):
     """By growth times the nats, on both sides; not at all above the lowest loss."""
-    maps = dataclasses.replace(fit.tasks(drawn(), holdout="none", bootstrap=20), stretch=1.0)
+    maps = dataclasses.replace(maps, stretch=1.0)
     growing = dataclasses.replace(maps, growth=3.0)
     for below in (-0.1, 0.0, 0.1):
         (plain,) = maps.expect(maps.loss[0] - below)
@@ -349,10 +340,3 @@ def test_growth_is_what_small_runs_ask_for():
         asked.append((abs(error) / room - 1) / (of_small.loss[0] - loss[i]))
     assert maps.growth == pytest.approx(min(np.quantile(asked, 0.8), 10), rel=0.2) and maps.growth > 1
     assert fit.tasks(table).growth < maps.growth
-
-
-def test_a_name_that_a_terminal_obeys_is_refused(written):
-    _, out = written
-    out.write_text(out.read_text().replace("acc_task", "acc_\\u001b[2J"))
-    with pytest.raises(UserError, match="expected a file of fit tasks"):
-        fit.plan("joint-moe-2025", flops=1e20, task_map=out)
