@@ -529,15 +529,15 @@ def in_words(outside: Iterable[Json]) -> str:
         above = row["value"] > row["high"]
         end = row["high"] if above else row["low"]
         end = f"{end:.3g}" if column == "training_flops" else amount(end)
-        form = sentences.ABOVE if above else sentences.BELOW
-        form = sentences.TEXT_REPEATED if column == "unique_tokens" else form
+        form = "{column} {factor} times above {end}" if above else "{column} {factor} times below {end}"
+        form = "n_tokens {factor} times the {end} of the text" if column == "unique_tokens" else form
         words.append(form.format(column=column, factor=amount(row["factor"]), end=end))
     return ", ".join(words)
 
 
 def warning_of(outside: list[Json]) -> str:
     """The warning on an answer outside the fitted range; "" for one inside."""
-    return sentences.OUTSIDE.format(what=in_words(outside)) if outside else ""
+    return f"outside the fitted range: {in_words(outside)}" if outside else ""
 
 
 def load(law: Law | str | os.PathLike, field: str = "law") -> Law:

@@ -126,7 +126,7 @@ def _chips_bind(
     smallest = chips.holding(shape, on_any_mesh=constraints.request is not None)
     needed = ""
     if smallest is not None:
-        needed = sentences.CHIPS_NEEDED.format(needed=math.ceil(smallest.n_devices / chips.chip.devices))
+        needed = f" on {math.ceil(smallest.n_devices / chips.chip.devices)} chips"
     return finding(
         "chips_bind",
         needed=needed,

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from fit.messages import lines, sentences
+from fit.messages import lines
 from fit.messages.lines import Line
 from fit.messages.units import say, table
 from fit.studies.speedup.results import RunSpeedup, Speedup
@@ -23,7 +23,11 @@ def sentence(result: Speedup) -> str:
     ends = result.per_tenfold_interval
     if result.per_tenfold is not None:
         is_open = ends is not None and ends[0] <= 1 <= ends[1]
-        template = sentences.CHANGE_OPEN if is_open else sentences.CHANGES
+        template = (
+            "; whether that grows or falls with compute is open (x {change:.2f}{span} for ten times as much)"
+            if is_open
+            else "; it {how} with compute, x {change:.2f}{span} for ten times as much"
+        )
         how = "grows" if result.per_tenfold > 1 else "falls"
         change = template.format(how=how, change=result.per_tenfold, span=_span(ends))
     values = {
@@ -33,12 +37,14 @@ def sentence(result: Speedup) -> str:
         "span": _span(result.interval),
         "change": change,
     }
-    return sentences.SPEEDUP.format(**values)
+    return "for the same losses {law} needs {factor:.2f} times the {what} of these {count} runs{span}{change}.".format(
+        **values
+    )
 
 
 def _span(ends: list[float] | None) -> str:
     """An interval in words; "" without one."""
-    return say(sentences.SPAN, ends=ends) if ends else ""
+    return say(" ({ends:.2f})", ends=ends) if ends else ""
 
 
 def answer(result: Speedup) -> Iterator[Line]:
