@@ -25,7 +25,8 @@ from fit.fitted_law.table_architecture import PAPERS_RATIOS
 from fit.fitted_law.tuning import Tuning
 from fit.form import Form
 from fit.laws import FORMS
-from fit.messages.finding import CATALOGUE, SEVERITIES, Finding, finding
+from fit.messages.catalogue import CATALOGUE, SEVERITIES
+from fit.messages.finding import Finding, finding
 from fit.messages.printable import is_printable
 from fit.results import to_plain
 from fit.table.files import write_text

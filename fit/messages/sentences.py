@@ -1,15 +1,9 @@
-"""The sentences of a plan, as templates of units.say. The command line and the planner page fill in the same ones.
+"""The sentences that the planner page says too, and the refusals, the recipe and the config of a plan.
 
-Names in braces are filled in; those after a colon are formats of units.FORMATS.
+Each is a template of units.say, which fills in the names in braces: {n_active:amount} is the value n_active as
+units.FORMATS["amount"] writes it. Page and command fill in the same templates, so their words cannot differ. A
+sentence that only one file says stands in that file; what to know before trusting a result is a finding (finding.py).
 """
-
-# A profile's interval: of both ends, of one, of none.
-SPAN_OF_PROFILE = (
-    "anything from {low:.4g} to {high:.4g} fits as well",
-    "unbounded above, anything from {low:.4g} up fits as well",
-    "unbounded below, anything up to {high:.4g} fits as well",
-    "unbounded both ways, any value tried fits as well",
-)
 
 # What cannot be planned.
 SMALLEST = "the smallest model (1 block of width {d:g}, n_experts = {e:g})"

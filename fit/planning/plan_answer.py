@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 
 from fit.messages import lines, sentences
-from fit.messages.finding import URGENT
+from fit.messages.catalogue import URGENT
 from fit.messages.lines import Line
 from fit.messages.units import counted, say
 from fit.model.chips import CHIPS

@@ -19,7 +19,8 @@ from fit.fitted_law import models
 from fit.fitted_law.law import load
 from fit.fitting import fit_warnings, fixed_values, with_rate
 from fit.laws import FORMS
-from fit.messages.finding import CATALOGUE, NOTE, URGENT, WARNING, Finding, finding
+from fit.messages.catalogue import CATALOGUE, NOTE, URGENT, WARNING
+from fit.messages.finding import Finding, finding
 from fit.planning import plan_findings, votes
 from fit.planning.options import PlanOptions
 from fit.planning.planning import best_plan
