@@ -52,6 +52,11 @@ SPAN = {"span": SPAN_OF_PROFILE}
 
 CATALOGUE = {
     # the best model of a plan
+    "worse_than_guess": Kind(
+        "the law predicts a loss of {loss:.4g}, and a uniform guess among {vocab_size:,} tokens has {guess:.2f}: the "
+        "budget is too small for the law to say what to train",
+        URGENT,
+    ),
     "best_outside": Kind("the best is {outside}"),
     "at_edge": Kind(
         "the best number of experts, {n_experts}, is the {which} of those compared: add numbers beyond it to --experts"
@@ -129,7 +134,7 @@ CATALOGUE = {
     ),
     # tables, and models beyond those of the law
     "outside": Kind("outside the fitted range: {outside}"),
-    "rows_without_loss": Kind("{count} rows without a loss are skipped"),
+    "rows_without_loss": Kind("rows without a loss, which are skipped: {count}"),
     "beyond_baseline": Kind(
         "losses beyond the baseline's runs: {count}; the farthest takes {factor:.2f} times the largest of their costs"
     ),
@@ -143,7 +148,7 @@ CATALOGUE = {
             "mixtures": (", but n_total is above n_active in {larger} of them, as in mixtures: give n_experts",),
         },
     ),
-    "top_k_above_n_experts": Kind("{count} runs use more experts than they have ({rows}): top_k above n_experts"),
+    "top_k_above_n_experts": Kind("a token uses more experts than there are (top_k above n_experts): {rows}"),
     "tokens_of_runs": Kind(
         "{count:,} of {runs:,} models, the first of them with {ratio:.3g} tokens per parameter, expected 0.1 to "
         "100,000: is a number meant in billions? {rows}"
@@ -248,7 +253,8 @@ CATALOGUE = {
     ),
     # how its models are built
     "text_repeated": Kind(
-        "{count} runs saw text more than once (up to {epochs:.3g} epochs): a law of fresh tokens does not hold for them"
+        "runs that saw text more than once: {count}, up to {epochs:.3g} epochs; a law of fresh tokens does not hold for "
+        "them"
     ),
     "values_differ": Kind(
         "the runs have {count} values of {column} ({values}): {used}",
@@ -328,6 +334,31 @@ CATALOGUE = {
         "widen the grids of {column}"
     ),
     "older_words": Kind("{sentence}"),  # of a law.json of version 1 or 2, or of a code that is not here any more
+    # why a law has its form
+    "form_better": Kind(
+        "{best} predicts the fitted runs of more compute from those of less with an error of {error:.2%}, {other} with "
+        "{other_error:.2%}",
+        NOTE,
+    ),
+    "form_kept": Kind(
+        "{kept} predicts the fitted runs of more compute from those of less with an error of {error:.2%}, {other} with "
+        "{other_error:.2%}; {other} is chosen only below {better:.0%} of the other's",
+        NOTE,
+    ),
+    "forms_tie": Kind(
+        "{kept} and {other} predict the fitted runs of more compute from those of less with the same error, "
+        "{error:.2%}; {other} is chosen only below {better:.0%} of the other's",
+        NOTE,
+    ),
+    "form_not_compared": Kind(
+        "{kept}, for the runs are too few to say whether {other} or {kept} predicts larger ones better: at half of the "
+        "largest compute that takes {fewest} runs, and {fewest_above} above",
+        NOTE,
+    ),
+    "form_of_enough_runs": Kind("the runs are too few for the coefficients of {other}", NOTE),
+    "form_of_prior": Kind("the law {prior}, to which its exponents are drawn, has {has} k", NOTE),
+    "form_of_fixed_k": Kind("k is held at a value", NOTE),
+    "form_of_few_runs": Kind("{runs} are fewer than its coefficients; other sweeps say the rest", NOTE),
     # runs, and the law fitted to them
     "mixtures_unread": Kind(
         "{mixtures} of the {runs} runs are mixtures (n_experts {n_experts}): the {form} law knows no experts and "

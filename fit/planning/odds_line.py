@@ -48,10 +48,10 @@ def _counts(odds: Odds) -> Iterator[str]:
     of_all = say(sentences.ODDS_OF_DRAWS, draws=odds.draws)
     if any(row.n_experts == 1 for row in odds.experts):
         mixtures = odds.mixture_in_draws or 0
-        if 2 * mixtures >= odds.draws:
-            yield say(sentences.ODDS_MIXTURE, count=mixtures, draws=odds.draws)
-        else:
+        if odds.recommended == 1 or 2 * mixtures < odds.draws:
             yield say(sentences.ODDS_DENSE, count=odds.draws - mixtures, draws=odds.draws)
+        else:
+            yield say(sentences.ODDS_MIXTURE, count=mixtures, draws=odds.draws)
         of_all = ""
     counts = []
     for i, row in enumerate(row for row in odds.most_often_best() if row.n_experts > 1):

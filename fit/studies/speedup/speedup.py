@@ -11,8 +11,6 @@ Intervals are percentiles over the draws of the law's bootstrap, the form's own 
 each run's own error, as the law's runs scatter, drawn anew in every draw.
 """
 
-import dataclasses
-
 import numpy as np
 
 from fit.aliases import Array, ByName, Json, Numbers
@@ -73,7 +71,7 @@ def speedup(law: Law, runs: Table, seed: int = 0, by: str = "flops", verbose: bo
         drawn = drawn + log_speed
     law_flops = flops * np.exp(log_factor_of_flops)
     per_tenfold, per_tenfold_interval = _per_tenfold(law, flops, log_factor, drawn)
-    result = Speedup(
+    return Speedup(
         law=law.name,
         by=by,
         runs=_run_speedups(law, columns, law_flops, log_factor, drawn),
@@ -86,10 +84,8 @@ def speedup(law: Law, runs: Table, seed: int = 0, by: str = "flops", verbose: bo
             *_outside(law, experts[reached], law_flops[reached]),
             *validate.doubts(runs),
         ],
-        answer="",
         answer_of=speedup_answer.verbose if verbose else speedup_answer.answer,
     )
-    return dataclasses.replace(result, answer=speedup_answer.sentence(result))
 
 
 def _columns(law: Law, runs: Table) -> dict[str, Array]:

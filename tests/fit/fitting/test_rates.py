@@ -164,6 +164,7 @@ def test_the_trainer_takes_the_law():
 
 def test_no_model_with_three_rates_is_an_error(lr):
     assert "was tried at 2 learning rates, expected 3 or more" in lr(rows(rates=RATES[:2]), code=2)
+    assert "was tried at 1 learning rate, expected 3 or more" in lr(rows(rates=RATES[:1]), code=2)
 
 
 def test_predict_is_eq_10_with_two_more_factors():

@@ -27,11 +27,13 @@ def test_runs_that_save_compute_are_told_by_how_much(name):
     law = dataclasses.replace(fit.load(name), bootstrap=None)
     result = fit.speedup(law, variant(law, 1.7, grows=1.2)).to_dict()
     assert result["factor"] == pytest.approx(1.7, rel=1e-3) and result["per_tenfold"] == pytest.approx(1.2, rel=1e-3)
+    one = fit.speedup(law, {column: values[:1] for column, values in variant(law, 1.7).items()})
+    assert str(one).startswith(f"For the same losses {name} needs 1.70 times the compute of 1 run.\n")
     first = result["runs"][0]
     assert first["factor"] == pytest.approx(1.7 / 1.2, rel=1e-3)
     assert first["law_flops"] == pytest.approx(1.7e20 / 1.2, rel=1e-3) and first["interval"] is None
     assert result["answer"] == (
-        f"for the same losses {name} needs 1.70 times the compute of these 9 runs; it grows with compute, x 1.20 for "
+        f"For the same losses {name} needs 1.70 times the compute of 9 runs; it grows with compute, x 1.20 for "
         "ten times as much."
     )
 
@@ -53,7 +55,7 @@ def test_intervals_have_the_draws_and_the_noise_of_runs(tmp_path, capsys):
     assert np.ptp(alone) / np.ptp(together) == pytest.approx(3, rel=0.25)
     assert "whether that grows or falls with compute is open" in result["answer"]
     assert command_line.run(flags) == 0
-    assert "times the compute of these 9 runs (1." in " ".join(capsys.readouterr().out.split())
+    assert "times the compute of 9 runs (1." in " ".join(capsys.readouterr().out.split())
 
 
 def test_hours_count_how_fast_the_runs_train(tmp_path, capsys):
@@ -73,7 +75,7 @@ def test_hours_count_how_fast_the_runs_train(tmp_path, capsys):
     path.write_text("\n".join([",".join(columns), *rows]))
     flags = ["speedup", "--law=joint-moe-2025", f"--runs={path}"]
     assert command_line.run([*flags, "--by=time"]) == 0
-    assert "times the hours of these" in " ".join(capsys.readouterr().out.split())
+    assert "times the hours of 9 runs" in " ".join(capsys.readouterr().out.split())
     path.write_text("\n".join([",".join(list(columns)[:-1]), *(row.rpartition(",")[0] for row in rows)]))
     assert command_line.run([*flags, "--by=time"]) == 2
     assert "law_tokens_per_second" in capsys.readouterr().err
