@@ -253,8 +253,8 @@ CATALOGUE = {
     ),
     # how its models are built
     "text_repeated": Kind(
-        "runs that saw text more than once: {count}, up to {epochs:.3g} epochs; a law of fresh tokens does not hold for "
-        "them"
+        "runs that saw text more than once: {count}, up to {epochs:.3g} epochs; a law of fresh tokens does not hold "
+        "for them"
     ),
     "values_differ": Kind(
         "the runs have {count} values of {column} ({values}): {used}",
