@@ -166,7 +166,7 @@ def _better_law(both: _Both) -> Law:
     except UserError:  # too few runs of little compute
         reason = finding(
             "form_not_compared",
-            kept=coupled_name,
+            form=coupled_name,
             other=additive_name,
             fewest=fewest,
             fewest_above=rolling.FEWEST_PREDICTED,
@@ -197,10 +197,10 @@ def reason_of(additive: str, additive_error: float, coupled: str, coupled_error:
     if additive_error < BETTER * coupled_error:
         return finding("form_better", best=additive, error=additive_error, other=coupled, other_error=coupled_error)
     if abs(additive_error - coupled_error) < SAME_ERROR:
-        return finding("forms_tie", kept=coupled, other=additive, error=coupled_error, better=BETTER)
+        return finding("forms_tie", form=coupled, other=additive, error=coupled_error, better=BETTER)
     if additive_error < coupled_error:
         errors = dict(error=coupled_error, other_error=additive_error)
-        return finding("form_kept", kept=coupled, other=additive, **errors, better=BETTER)
+        return finding("form_kept", form=coupled, other=additive, **errors, better=BETTER)
     return finding("form_better", best=coupled, error=coupled_error, other=additive, other_error=additive_error)
 
 

@@ -341,17 +341,17 @@ CATALOGUE = {
         NOTE,
     ),
     "form_kept": Kind(
-        "{kept} predicts the fitted runs of more compute from those of less with an error of {error:.2%}, {other} with "
+        "{form} predicts the fitted runs of more compute from those of less with an error of {error:.2%}, {other} with "
         "{other_error:.2%}; {other} is chosen only below {better:.0%} of the other's",
         NOTE,
     ),
     "forms_tie": Kind(
-        "{kept} and {other} predict the fitted runs of more compute from those of less with the same error, "
+        "{form} and {other} predict the fitted runs of more compute from those of less with the same error, "
         "{error:.2%}; {other} is chosen only below {better:.0%} of the other's",
         NOTE,
     ),
     "form_not_compared": Kind(
-        "{kept}, for the runs are too few to say whether {other} or {kept} predicts larger ones better: at half of the "
+        "{form}, for the runs are too few to say whether {other} or {form} predicts larger ones better: at half of the "
         "largest compute that takes {fewest} runs, and {fewest_above} above",
         NOTE,
     ),
