@@ -82,6 +82,11 @@ class Result(Record):
         """The result in a few words."""
         return type(self).__name__.lower()
 
+    @property
+    def answer(self) -> str:
+        """The first line of what its command prints."""
+        return str(next(iter(self.answer_of(self))))
+
     def to_dict(self) -> Json:
         """The version of this layout, then the fields as dictionaries, lists and plain values, ready for JSON."""
         return dict(version=JSON_VERSION) | super().to_dict()
@@ -102,7 +107,7 @@ class Result(Record):
         return lines.text(self.answer_of(self))
 
     def __repr__(self) -> str:
-        return f"<{self.title}: {str(self).partition(chr(10))[0]}>"
+        return f"<{self.title}: {self.answer}>"
 
     def _repr_html_(self) -> str:
         """The HTML that a notebook shows."""

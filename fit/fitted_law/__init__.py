@@ -1,6 +1,7 @@
 """A law:
 
 law.py                 a form with coefficients: losses, their intervals, its range; codec.py, law.json
+columns.py             what a law reads of models; intervals.py, percentiles over its draws
 parts.py, settings.py  its parts; bounds.py, of their values; tuning.py, the best rate and batch of a model
 models.py              the models behind it; table_architecture.py and expert_widths.py, how these are built
 predictions.py         the losses of a table of models; forecast.py, the answer of fit predict

@@ -25,7 +25,8 @@ from fit.fitted_law.table_architecture import PAPERS_RATIOS
 from fit.fitted_law.tuning import Tuning
 from fit.form import Form
 from fit.laws import FORMS
-from fit.messages.finding import CATALOGUE, SEVERITIES, Finding, finding
+from fit.messages.catalogue import CATALOGUE, SEVERITIES
+from fit.messages.finding import Finding, finding
 from fit.messages.printable import is_printable
 from fit.results import to_plain
 from fit.table.files import write_text
@@ -33,7 +34,7 @@ from fit.table.table import plain
 
 Law = TypeVar("Law")  # the class of law.py, which reads and writes itself by this module
 
-VERSION = 3  # of law.json; a file that names none is of version 1
+VERSION = 4  # of law.json; a file that names none is of version 1
 EXPECTED = {float: "a number", int: "a whole number", bool: "true or false", str: "text without control characters"}
 MISSING = object()
 LONGEST_SHOWN = 60  # letters of a value in an error
@@ -112,6 +113,8 @@ def from_dict(kind: Callable[..., Law], name: str, form: Form, values: Json, whe
             values = _of_version_1(values)
         if version <= 2:
             values = _of_version_2(values)
+        if version <= 3:
+            values = _of_version_3(values)
         fields = _fields(kind, values, "")
         coefficients = fields.pop("coefficients")
         for coefficient in form.names:
@@ -148,6 +151,15 @@ def _of_version_2(values: Json) -> Json:
         (beyond_runs,) = _findings("warning", [values["warning"]])
         values = values | dict(beyond_runs=beyond_runs)
     return values
+
+
+def _of_version_3(values: Json) -> Json:
+    """An object of version 3 as one of version 4, whose choice of a form has a finding in place of a sentence."""
+    choice = values.get("choice")
+    if not isinstance(choice, dict):
+        return values
+    (reason,) = _findings("choice.why", [choice.get("why", MISSING)])
+    return values | dict(choice=choice | dict(reason=reason))
 
 
 def _findings(field: str, sentences: Any) -> list[Json]:

@@ -9,7 +9,6 @@ import functools
 import math
 import os
 import pathlib
-import statistics
 import warnings
 from collections.abc import Iterable
 from typing import Any
@@ -19,8 +18,9 @@ from numpy.typing import ArrayLike
 
 from fit.aliases import Array, ByName, Json, Numbers, Opt
 from fit.errors import UserError
-from fit.fitted_law import codec, published_draws
+from fit.fitted_law import codec, intervals, published_draws
 from fit.fitted_law.bounds import Coefficient
+from fit.fitted_law.columns import as_numbers, columns_of
 from fit.fitted_law.models import Models, first_values
 from fit.fitted_law.parts import (
     Bootstrap,
@@ -50,7 +50,6 @@ from fit.table.runs import Errors, unlikely
 ROUNDING = 5e-3  # a value outside a range by less than this share counts as inside: three digits hide it
 SHAPE = ("d_model", "n_blocks")  # columns whose ranges are known where the table of runs has them
 INTERVALS_AT_ONCE = 4096  # models: draws times errors times more of them would not fit into memory
-ERROR_QUANTILES = 20  # of a new run's error, for each draw
 OURS = {path.stem: path for path in pathlib.Path(__file__).parent.glob("presets/*.json")}  # fitted to runs of jmoe
 NAMES = (*PRESETS, *OURS)  # of the laws that need no file
 
@@ -277,26 +276,11 @@ class Law:
             validate.require(models, self.form.columns)
             self.check_experts_of(models)
             return {name: models.numbers(name) for name in self.form.columns}
-        columns = {}
         if arguments["n_experts"] is None:
             arguments = arguments | dict(n_experts=self.only_experts or 1.0)
         if self.only_experts is not None:
             self.check_experts(arguments["n_experts"], "n_experts")
-        for name in self.form.columns:
-            low, high = table.BOUNDS.get(name, (-np.inf, np.inf))
-            try:
-                values = columns[name] = np.asarray(arguments[name], float)
-            except KeyError:
-                raise UserError(
-                    f"{name} is missing: the {self.form.name} law reads {', '.join(self.form.columns)}"
-                ) from None
-            except (TypeError, ValueError):
-                raise UserError(f"{name}: found {table.shown(arguments[name])}, expected numbers") from None
-            bad = ~((low <= values) & (values <= high))
-            if bad.any():
-                first = values.flat[int(np.argmax(bad))]
-                raise UserError(f"{name}: found {first:g}, expected a number from {low:g} to {high:g}")
-        return columns
+        return columns_of(self.form.name, self.form.columns, arguments)
 
     def check_experts(self, n_experts: object, field: str) -> None:
         """Raises UserError where one of these numbers of experts is not the only one for which the law holds.
@@ -304,10 +288,7 @@ class Law:
         Args:
           field: what the error calls it.
         """
-        try:
-            values = np.atleast_1d(np.asarray(n_experts, float))
-        except (TypeError, ValueError):
-            raise UserError(f"{field}: found {table.shown(n_experts)}, expected numbers") from None
+        values = np.atleast_1d(as_numbers(field, n_experts))
         if self.only_experts is None:
             return
         others = values[values != self.only_experts]
@@ -425,33 +406,13 @@ class Law:
 
     def _log_interval(self, models: dict[str, Array], new_run: bool) -> Array:
         """(low, high) of the log loss of models, columns [models] by name; see `predict_interval`."""
-        count = self.n_draws
         draws = {name: values[:, None] for name, values in (self.draws or {}).items()}
         log_loss = np.log(self.loss(draws, models))  # [draws, models]
-        scale = np.ones(log_loss.shape[1])
+        flops = None
         if {"n_active", "n_tokens"} <= models.keys():
             flops = training_flops(models["n_active"], models["n_tokens"])
             log_loss = log_loss + self.log_change(flops[None])
-            growth = self.noise.growth if self.noise and new_run else None
-            if growth:
-                scale = np.maximum(growth.training_flops / flops, 1) ** growth.power
-        errors = self._run_errors(self.noise.total) if self.noise and new_run else np.zeros((count, 1))
-        with_errors = (log_loss[:, None] + errors[:, :, None] * scale).reshape(-1, log_loss.shape[1])
-        # plain percentiles of so few draws are too narrow: Weibull's positions reach as far out as they claim to
-        levels = np.clip([(p * (count + 1) - 50) / count for p in self.percentiles], 0, 100)
-        low, high = np.percentile(with_errors, levels, axis=0, method="hazen")
-        law_low, law_high = np.percentile(log_loss, levels, axis=0, method="hazen")
-        return np.stack([np.minimum(low, law_low), np.maximum(high, law_high)])
-
-    def _run_errors(self, deviation: float) -> Array:
-        """Errors of new runs in log loss, [draws, quantiles]: of the normal distribution, other ones for each draw.
-
-        Args:
-          deviation: their standard deviation.
-        """
-        count = self.n_draws
-        quantiles = (np.arange(ERROR_QUANTILES) + (np.arange(count)[:, None] + 0.5) / count) / ERROR_QUANTILES
-        return deviation * np.vectorize(statistics.NormalDist().inv_cdf)(quantiles)
+        return intervals.log_interval(log_loss, self.percentiles, self.noise if new_run else None, flops)
 
     @property
     def architecture(self) -> Architecture:
@@ -529,15 +490,15 @@ def in_words(outside: Iterable[Json]) -> str:
         above = row["value"] > row["high"]
         end = row["high"] if above else row["low"]
         end = f"{end:.3g}" if column == "training_flops" else amount(end)
-        form = sentences.ABOVE if above else sentences.BELOW
-        form = sentences.TEXT_REPEATED if column == "unique_tokens" else form
+        form = "{column} {factor} times above {end}" if above else "{column} {factor} times below {end}"
+        form = "n_tokens {factor} times the {end} of the text" if column == "unique_tokens" else form
         words.append(form.format(column=column, factor=amount(row["factor"]), end=end))
     return ", ".join(words)
 
 
 def warning_of(outside: list[Json]) -> str:
     """The warning on an answer outside the fitted range; "" for one inside."""
-    return sentences.OUTSIDE.format(what=in_words(outside)) if outside else ""
+    return f"outside the fitted range: {in_words(outside)}" if outside else ""
 
 
 def load(law: Law | str | os.PathLike, field: str = "law") -> Law:

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Annotated
 
 from fit.fitted_law.bounds import Coefficient, Draws, NotNegative, Percentiles, Positive, Range, Rule
+from fit.messages.finding import Finding
 from fit.results import Record, optional
 from fit.table.runs import Errors
 
@@ -78,11 +79,16 @@ class Choice(Record):
 
     Attributes:
       tried: The forms that were tried.
-      why: A sentence.
+      reason: A finding; `why` is this in words.
     """
 
     tried: tuple[Tried, ...] = ()
-    why: str
+    reason: Finding
+
+    @property
+    def why(self) -> str:
+        """The reason in words."""
+        return str(self.reason)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

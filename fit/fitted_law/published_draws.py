@@ -9,8 +9,6 @@ import pathlib
 
 from fit.aliases import Json
 from fit.fitted_law.parts import SIMULATED, WAYS_OF_DRAWING
-from fit.messages import sentences
-from fit.messages.units import say
 
 FOLDER = pathlib.Path(__file__).parents[1] / "laws" / "draws"
 SOURCE = "simulated from the published grid"
@@ -43,7 +41,7 @@ def fits_in_words(source: str | None) -> str:
     Args:
       source: where draws of a published law are from; "" or None for those of a fit.
     """
-    return say(sentences.FITS_OF_SOURCE, source=source) if source else sentences.BOOTSTRAP_FITS
+    return f"fits {source}" if source else "bootstrap fits"
 
 
 def drawing_in_words(form: str, by: str | None) -> str:

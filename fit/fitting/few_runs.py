@@ -23,6 +23,7 @@ from fit.fitted_law.settings import Settings
 from fit.fitting import fitting, population, rolling
 from fit.form import Form
 from fit.messages.finding import finding
+from fit.messages.units import counted
 from fit.table.runs import Runs, split
 
 FEW_FREEDOM = 2
@@ -101,5 +102,5 @@ def law_of(runs: Runs, form: Form, settings: Settings, left_out: str | None) -> 
         least_drift=float(drifts.min()),
         most_drift=float(drifts.max()),
     )
-    choice = Choice(why=f"{count} runs are fewer than its coefficients; other sweeps say the rest")
+    choice = Choice(reason=finding("form_of_few_runs", runs=counted(count, "run")))
     return dataclasses.replace(law, bootstrap=bootstrap, findings=(*law.findings, fewer), choice=choice)

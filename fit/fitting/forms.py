@@ -32,6 +32,7 @@ from fit.fitting.law_prior import NO_PRIOR, with_law_prior, with_prior
 from fit.form import Form
 from fit.laws import FORMS
 from fit.laws._coupled import SUFFIX
+from fit.messages.finding import Finding, finding
 from fit.table.runs import Runs
 from fit.table.table import Table
 
@@ -39,6 +40,7 @@ DEFAULT_WEIGHTS = "compute^0.6"
 # The additive law is chosen if its error is below this share of the coupled law's: the coupled law contains it, as
 # k = 1, and over few runs the smaller of two such errors is often so by chance (benchmarks/README.md).
 BETTER = 0.7
+SAME_ERROR = 5e-5  # difference of two errors of log loss that are told as one
 __all__ = ["BETTER", "DEFAULT_WEIGHTS", "fit_best", "with_prior"]
 
 
@@ -125,12 +127,12 @@ def _fit_both(  # noqa: PLR0913  all are parts of one fit
     """
     if isinstance(prior, Law):
         form = with_law_prior(coupled if prior.form.shares else additive, prior)
-        why = f"the law {prior.name}, to which its exponents are drawn, has {'a' if form.shares else 'no'} k"
-        return _single(fitting.fit(runs, complete(form), _weighted(settings_of(form))), why)
+        reason = finding("form_of_prior", prior=prior.name, has="a" if form.shares else "no")
+        return _single(fitting.fit(runs, complete(form), _weighted(settings_of(form))), reason)
     settings = settings_of(coupled)
     coupled = complete(with_prior(coupled, prior))
     if "k" in settings.fix:
-        return _single(fitting.fit(runs, coupled, _weighted(settings)), "k is held at a value")
+        return _single(fitting.fit(runs, coupled, _weighted(settings)), finding("form_of_fixed_k"))
     # the additive law as it is published: no prior and all runs alike, unless the user asks for other weights
     try:
         additive_law = fitting.fit(runs, complete(additive), settings)
@@ -139,7 +141,7 @@ def _fit_both(  # noqa: PLR0913  all are parts of one fit
     try:
         coupled_law = fitting.fit(runs, coupled, _weighted(settings))
     except UserError:  # too few distinct runs
-        return _single(additive_law, f"the runs are too few for the coefficients of {coupled.name}")
+        return _single(additive_law, finding("form_of_enough_runs", other=coupled.name))
     return _better_law(_Both(additive_law, coupled_law))
 
 
@@ -148,9 +150,9 @@ def _weighted(settings: Settings) -> Settings:
     return dataclasses.replace(settings, weights=settings.weights or DEFAULT_WEIGHTS)
 
 
-def _single(law: fitting.FittedLaw, why: str) -> Law:
+def _single(law: fitting.FittedLaw, reason: Finding) -> Law:
     """A law that is not compared with another form."""
-    return dataclasses.replace(fitting.law_of(law), choice=Choice(why=why))
+    return dataclasses.replace(fitting.law_of(law), choice=Choice(reason=reason))
 
 
 def _better_law(both: _Both) -> Law:
@@ -162,41 +164,44 @@ def _better_law(both: _Both) -> Law:
         coupled_steps = rolling.rolling(uncertainty.sampled(both.coupled.problem), fewest)
         additive_steps = rolling.rolling(uncertainty.sampled(both.additive.problem), fewest)
     except UserError:  # too few runs of little compute
-        why = (
-            f"{coupled_name}, for the runs are too few to say whether {additive_name} or {coupled_name} predicts "
-            f"larger ones better: at half of the largest compute that takes {fewest} runs, and "
-            f"{rolling.FEWEST_PREDICTED} above"
+        reason = finding(
+            "form_not_compared",
+            form=coupled_name,
+            other=additive_name,
+            fewest=fewest,
+            fewest_above=rolling.FEWEST_PREDICTED,
         )
         counts = _draws_of_each(both.coupled.problem.settings.bootstrap, 0.5)
         law = fitting.law_of(_with_draws(both.coupled, counts.coupled))
-        law = dataclasses.replace(law, choice=Choice(why=why))
+        law = dataclasses.replace(law, choice=Choice(reason=reason))
         return _with_draws_of_both(law, both, counts, (), ())
     additive_error = rolling.score(additive_steps)
     coupled_error = rolling.score(coupled_steps)
     additive_share = coupled_error / (additive_error + coupled_error)
     counts = _draws_of_each(both.coupled.problem.settings.bootstrap, additive_share)
     if additive_error < BETTER * coupled_error:
-        why = _why(additive_name, additive_error, coupled_name, coupled_error)
         law = fitting.law_of(_with_draws(both.additive, counts.additive), additive_steps)
     else:
-        why = _why(coupled_name, coupled_error, additive_name, additive_error)
-        if coupled_error > additive_error:
-            why += f"; {additive_name} is chosen only below {BETTER:.0%} of the other's"
         law = fitting.law_of(_with_draws(both.coupled, counts.coupled), coupled_steps)
+    reason = reason_of(additive_name, additive_error, coupled_name, coupled_error)
     tried = (
         Tried(form=additive_name, rmse_log=additive_error, rolling=additive_steps),
         Tried(form=coupled_name, rmse_log=coupled_error, rolling=coupled_steps),
     )
-    law = dataclasses.replace(law, choice=Choice(tried=tried, why=why))
+    law = dataclasses.replace(law, choice=Choice(tried=tried, reason=reason))
     return _with_draws_of_both(law, both, counts, additive_steps, coupled_steps)
 
 
-def _why(best: str, best_error: float, other: str, other_error: float) -> str:
-    """A sentence on why a form was chosen."""
-    return (
-        f"{best} predicts the fitted runs of more compute from those of less with an error of "
-        f"{best_error:.2%}, {other} with {other_error:.2%}"
-    )
+def reason_of(additive: str, additive_error: float, coupled: str, coupled_error: float) -> Finding:
+    """Why one of two forms is chosen, by the errors of their hold-outs."""
+    if additive_error < BETTER * coupled_error:
+        return finding("form_better", best=additive, error=additive_error, other=coupled, other_error=coupled_error)
+    if abs(additive_error - coupled_error) < SAME_ERROR:
+        return finding("forms_tie", form=coupled, other=additive, error=coupled_error, better=BETTER)
+    if additive_error < coupled_error:
+        errors = dict(error=coupled_error, other_error=additive_error)
+        return finding("form_kept", form=coupled, other=additive, **errors, better=BETTER)
+    return finding("form_better", best=coupled, error=coupled_error, other=additive, other_error=additive_error)
 
 
 def _draws_of_each(draws: int, additive_share: float) -> _Draws:

@@ -18,6 +18,7 @@ import numpy as np
 
 from fit.aliases import Array, Numbers
 from fit.errors import UserError
+from fit.messages.units import counted
 from fit.table import validate
 from fit.table.table import Table
 
@@ -94,7 +95,8 @@ def best_rates(table: Table, with_batch: bool = False) -> tuple[list[BestRate], 
             optima.append(_optimum(columns, np.log(tried), loss))
     if not optima:
         last = ", ".join(f"{name} {value:,.0f}" for name, value in zip(names, model, strict=True))
-        raise UserError(f"{table.path}: {last} was tried at {len(tried)} learning rates, expected 3 or more")
+        rates_tried = counted(len(tried), "learning rate")
+        raise UserError(f"{table.path}: {last} was tried at {rates_tried}, expected 3 or more")
     return optima, len(models) - len(optima)
 
 

@@ -1,3 +1,9 @@
-"""Findings and their catalogue (finding.py), the lines of an answer and their renderers (lines.py), the sentences of a
-plan (sentences.py), formatted numbers (units.py), options that are fields of a flag (flags.py), and text made safe for
-a terminal (printable.py)."""
+"""Words for results.
+
+finding.py     a finding, which has a code; catalogue.py, the templates of all codes
+lines.py       the lines of an answer, and their renderers
+sentences.py   the sentences that the planner page says too
+units.py       formatted numbers, and templates filled in with them
+flags.py       options that are fields of a flag
+printable.py   text made safe for a terminal
+"""

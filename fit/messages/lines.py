@@ -7,6 +7,9 @@ import dataclasses
 import html as html_lib
 import textwrap
 from collections.abc import Iterable, Iterator
+from typing import Any
+
+from fit.messages.units import say
 
 WIDTH = 120  # characters of a line
 WARNING = "warning"  # label of a finding
@@ -25,6 +28,11 @@ class Line:
     label: str
     value: str = ""
     detail: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, label: str, template: str, /, **values: Any) -> "Line":
+        """A line without detail, whose value is a template of units.say, filled in."""
+        return cls(label, say(template, **values))
 
     def __str__(self) -> str:
         parts = [part for part in (self.label, self.value) if part]

@@ -122,8 +122,9 @@ def _speeds(answers: list[LawAnswer]) -> Iterator[Line]:
     rows = []
     for answer in answers:
         assert answer.clock is not None and answer.speed is not None
-        head = head or say(sentences.CLOCK_HEAD_LAWS, **answer.clock)
-        rows.append(say(sentences.CLOCK_ROW_LAW, **answer, words=speed_lines.words(answer.speed)))
+        head = f"speed on these chips ({answer.clock.label}; in brackets 80% ranges), of each law's best model:"
+        row = say("  {law}, E = {n_experts}, {n_active:amount} active: ", **answer)
+        rows.append(row + speed_lines.words(answer.speed))
         rows += [f"    {line}" for line in speed_lines.differing(answer.clock)]
     if rows:
         yield Line("", head, tuple(rows))
@@ -137,9 +138,14 @@ def _serving(result: Comparison) -> Iterator[Line]:
         serving = answer.serving
         if serving is None:
             return
-        head = say(sentences.SERVING_HEAD_LAWS, label=serving.label)
-        speeds = ", ".join(say(sentences.SERVING_BATCH, **row) for row in serving.decoding)
-        rows.append(say(sentences.SERVING_ROW_LAW, **{**answer, **serving}, speeds=speeds))
+        head = (
+            f"Serving each law's best on the fewest chips that hold it ({serving.label}), tokens/s: decoding, all "
+            "sequences together, and prefill:"
+        )
+        speeds = ", ".join(say("{decode_tokens_per_second:amount} at batch {batch}", **row) for row in serving.decoding)
+        prefill = amount(serving.prefill_tokens_per_second)
+        on_chips = f"on {amount(serving.chips)}: decodes {speeds}; prefill {prefill}"
+        rows.append(f"  {answer.law}, E = {answer.n_experts}, {on_chips}")
     yield Line("", head, tuple(rows))
 
 
@@ -152,13 +158,20 @@ def reference_model(reference: Json, answers: list[LawAnswer]) -> Iterator[Line]
         like = answer.like
         if like is None:
             continue
-        verdict = sentences.KNOWN_STANDS
+        verdict = "which is no better"
         if like.flops_share is not None and like.flops_share < 1:
-            verdict = say(sentences.KNOWN_SAVES, saved=1 - like.flops_share)
+            verdict = f"which has its loss with {1 - like.flops_share:.0%} of the FLOPs saved"
         outside = in_words(like.extrapolation)
-        far = say(sentences.KNOWN_FAR, outside=outside) if outside else ""
-        sentence = say(sentences.KNOWN_BY_LAW, **answer, its_tokens=like.n_tokens, verdict=verdict, far=far)
-        yield Line(answer.law, sentence)
+        far = f"; outside the law's data: {outside}" if outside else ""
+        yield Line.of(
+            answer.law,
+            "this budget trains it on {its_tokens:amount} tokens; the law would build {n_active:amount} active of "
+            "{n_total:amount} on {n_tokens:amount} tokens (E = {n_experts}), {verdict}{far}",
+            **answer,
+            its_tokens=like.n_tokens,
+            verdict=verdict,
+            far=far,
+        )
 
 
 def _together(result: Comparison) -> Iterator[Line]:

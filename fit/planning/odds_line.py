@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 
 from fit.messages import sentences
 from fit.messages.lines import Line
-from fit.messages.units import say
+from fit.messages.units import dollars, duration, say
 from fit.planning.odds import COLUMNS, share_beyond
 from fit.planning.results import Odds
 
@@ -39,7 +39,7 @@ def _without_law_draws(odds: Odds) -> str:
     """That the law is at its median, and why."""
     why = odds.no_draws or sentences.ODDS_NO_DRAWS
     if odds.drawn:
-        return say(sentences.ODDS_SPEEDS_ALONE, why=why)
+        return f"only speeds are drawn, as {why}"
     return say(sentences.ODDS_MEDIAN_ALONE, why=why)
 
 
@@ -48,10 +48,10 @@ def _counts(odds: Odds) -> Iterator[str]:
     of_all = say(sentences.ODDS_OF_DRAWS, draws=odds.draws)
     if any(row.n_experts == 1 for row in odds.experts):
         mixtures = odds.mixture_in_draws or 0
-        if 2 * mixtures >= odds.draws:
-            yield say(sentences.ODDS_MIXTURE, count=mixtures, draws=odds.draws)
-        else:
+        if odds.recommended == 1 or 2 * mixtures < odds.draws:
             yield say(sentences.ODDS_DENSE, count=odds.draws - mixtures, draws=odds.draws)
+        else:
+            yield say(sentences.ODDS_MIXTURE, count=mixtures, draws=odds.draws)
         of_all = ""
     counts = []
     for i, row in enumerate(row for row in odds.most_often_best() if row.n_experts > 1):
@@ -70,7 +70,7 @@ def _cost_of_second(odds: Odds) -> str:
     share = share_beyond(first, second)
     budget = say(sentences.ODDS_SHARE, share=share)
     if odds.budget_hours is not None:
-        budget = say(sentences.ODDS_HOURS, hours=share * odds.budget_hours)
+        budget = duration(share * odds.budget_hours)
     loss = second.expected_loss - first.expected_loss
     costs = say(sentences.ODDS_COSTS, second=_named(second.n_experts), loss=loss, budget=budget)
     if not odds.close_call:
@@ -91,11 +91,10 @@ def _to_measure(odds: Odds) -> str:
     if measurement is None:
         return ""
     if measurement.of == "speeds":
-        dollars = "" if measurement.dollars is None else say(sentences.MEASURE_DOLLARS, **measurement)
-        what = say(sentences.MEASURE_SPEEDS, dollars=dollars)
+        price = "" if measurement.dollars is None else f" ({dollars(measurement.dollars)})"
+        what = f"An hour of both on these chips{price}"
     else:
-        what = say(sentences.MEASURE_RUNS, **measurement)
-    end = sentences.MEASURE_SETTLES
-    if not measurement.settles:
-        end = say(sentences.MEASURE_HELPS, sure=measurement.sure)
-    return f"{what} {end}"
+        what = f"{measurement.runs} more runs for the law"
+    if measurement.settles:
+        return f"{what} would settle it"
+    return f"{what} would tell the better of the two in {measurement.sure:.0%} of cases"

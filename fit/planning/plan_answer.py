@@ -8,12 +8,12 @@ import re
 from collections.abc import Iterator
 
 from fit.messages import lines, sentences
-from fit.messages.finding import URGENT
+from fit.messages.catalogue import URGENT
 from fit.messages.lines import Line
-from fit.messages.units import say
+from fit.messages.units import counted, say
 from fit.model.chips import CHIPS
-from fit.planning import expected_tasks, odds_line, plan_details, serving, speed_lines
-from fit.planning.results import Buildable, BuildableCost, Cost, Optimum, Plan, TrainingChips
+from fit.planning import expected_tasks, odds_line, plan_details, price_line, recipe_lines, speed_lines
+from fit.planning.results import Buildable, Optimum, Plan
 
 # codes of the findings that the lines say in their own words
 IN_OTHER_WORDS = ("best_outside", "at_edge", "undecided", "rates_differ", "batches_differ", "no_range")
@@ -33,7 +33,9 @@ def verbose(plan: Plan) -> Iterator[Line]:
     yield lines.BLANK
     yield from plan_details.details(plan)
     if plan.energy:
-        yield Line("Energy", say(sentences.SHORT_ENERGY, **plan.energy))
+        yield Line.of(
+            "Energy", "{kwh:,.0f} kWh at the chips' full {watts:g} W, without hosts and cooling", **plan.energy
+        )
 
 
 def _answer(plan: Plan) -> Iterator[Line]:
@@ -44,15 +46,15 @@ def _answer(plan: Plan) -> Iterator[Line]:
         yield from speed_lines.differing(plan.clock)
     if plan.like is not None:
         yield from _reference_model(plan)
-    yield _price(plan)
+    yield price_line.price(plan)
     if "serve_tokens_per_second" in plan.constraints:
-        yield _serve(plan)
+        yield price_line.serve(plan)
     built = plan.buildable
     if built:
         yield _shape(built)
         yield from _mesh(built)
-        yield _rate(built)
-        yield _batch(built)
+        yield recipe_lines.rate(built)
+        yield recipe_lines.batch(built)
     if plan.tasks:
         yield expected_tasks.answer(plan)
     yield _how_sure(plan)
@@ -64,7 +66,9 @@ def what_to_train(plan: Plan) -> str:
     model = plan.buildable or plan.best
     counted = ""
     if plan.buildable and plan.buildable.experts_of_law != plan.buildable.n_experts:
-        counted = say(sentences.BUILT_SPLIT, **plan.buildable)
+        counted = say(
+            "; the law counts its {n_experts} experts as {law_experts:.4g} as wide as a dense layer", **plan.buildable
+        )
     return say(
         sentences.ANSWER,
         **model,
@@ -72,7 +76,7 @@ def what_to_train(plan: Plan) -> str:
         total=say(sentences.TOTAL, **model) if model.n_experts > 1 else "",
         interval="",
         counted=counted,
-        built="" if plan.buildable else sentences.NOT_BUILT,
+        built="" if plan.buildable else "; with whole blocks and heads no model meets the limits",
     )
 
 
@@ -83,15 +87,16 @@ def continuous(plan: Plan) -> Iterator[Line]:
         return
     more = -built.loss_of_building
     is_other = not math.isclose(built.experts_of_law, plan.best.n_experts, rel_tol=0.05)
-    sentence = say(
-        sentences.CONTINUOUS,
+    yield Line.of(
+        "",
+        "Continuous optimum (sizes that need not be whole blocks and heads): {model} with {n_active:amount} active on "
+        "{n_tokens:amount} tokens, loss {loss:.4f}, {apart:.4f} {which}{other}",
         **plan.best,
         model=_kind(plan.best),
         apart=abs(more),
         which="more" if more > 0 else "less",
-        other=sentences.BUILT_OTHER if is_other else "",
+        other="; with whole blocks and heads none with this number of experts meets the limits" if is_other else "",
     )
-    yield Line("", sentence)
 
 
 def _kind(model: Optimum | Buildable) -> str:
@@ -106,137 +111,41 @@ def _reference_model(plan: Plan) -> Iterator[Line]:
         like = answer.like
         if answer.law != plan.law or like is None:
             continue
-        stands = sentences.SHORT_KNOWN_STANDS
+        stands = "nothing reaches its loss with fewer FLOPs"
         if like.flops_share is not None and like.flops_share < 1:
-            stands = say(sentences.SHORT_KNOWN_SAVES, saved=1 - like.flops_share)
-        sentence = say(sentences.SHORT_KNOWN, **plan.like, its_tokens=like.n_tokens, verdict=stands)
-        yield Line(plan.like["name"], sentence)
-
-
-def _price(plan: Plan) -> Line:
-    """Hours, dollars, chips and memory; of a plan without chips its FLOPs."""
-    model = plan.buildable or plan.best
-    words = []
-    if plan.target:
-        words.append(say(sentences.SHORT_TARGET, loss=plan.target.loss, flops=plan.target.best.flops))
-    if plan.chips is None or model.cost is None:
-        words.append(say(sentences.SHORT_PRICE_FLOPS, **model))
-    else:
-        words += _price_on_chips(plan, model, model.cost, plan.chips)
-    if plan.repeats:
-        repeats = plan.repeats
-        words.append(say(sentences.SHORT_REPEATED, **repeats.best, unique_tokens=repeats.unique_tokens))
-    return Line("Price", "; ".join(words))
-
-
-def _price_on_chips(plan: Plan, model: Optimum | Buildable, cost: Cost, chips: TrainingChips) -> Iterator[str]:
-    """The cost of training a model on the chips, and of serving it."""
-    dollars = "" if cost.training_dollars is None else say(sentences.SHORT_DOLLARS, **cost)
-    values = {**chips, **cost, "dollars": dollars, "chips": _chips_in_words(chips)}
-    if model.speed:
-        low, _, high = model.speed.hours
-        label = plan.clock.label if plan.clock else serving.LABEL
-        values |= dict(mfu=model.speed.mfu[1], ends=[low, high], label=label)
-        yield say(sentences.SHORT_PRICE_TIME, **values)
-    else:
-        assumed = sentences.SHORT_ASSUMED if chips.mfu_is_assumed else ""
-        yield say(sentences.SHORT_PRICE, **{**values, "mfu": _mfu_of(model, chips.mfu)}, assumed=assumed)
-    mesh = cost.mesh if isinstance(cost, BuildableCost) else None
-    if mesh and mesh.device_memory is not None:
-        yield say(sentences.SHORT_DEVICE, **mesh)
-    yield say(sentences.SHORT_SERVED, **{**model, **cost})
-
-
-def _chips_in_words(chips: TrainingChips) -> str:
-    """The chips that train: 64 x H100, or 56 of your 63 x H100."""
-    if chips.used is not None:
-        return say(sentences.CHIPS_IN_USE, **chips)
-    return f"{chips.count} x {chips.kind}"
-
-
-def _serve(plan: Plan) -> Line:
-    """How fast the model decodes, where the plan had to meet a speed."""
-    model = plan.buildable or plan.best
-    assert model.cost is not None and plan.chips is not None
-    serving_cost = model.cost.serving
-    decoding = serving_cost.at(plan.constraints["serve_batch"])
-    sentence = say(
-        sentences.SHORT_SERVE,
-        **{**serving_cost, **decoding},
-        wanted=plan.constraints["serve_tokens_per_second"],
-        kind=plan.chips.kind,
-        prefill=serving_cost.prefill_tokens_per_second,
-    )
-    return Line("Serve", sentence)
-
-
-def _mfu_of(model: Optimum | Buildable, mfu: float | dict[int, float]) -> float:
-    """The MFU that a model is priced at: of the number of experts nearest to its own, where there is one for each."""
-    if not isinstance(mfu, dict):
-        return mfu
-    nearest = min(mfu, key=lambda n_experts: abs(math.log(n_experts / model.experts_of_law)))
-    return mfu[nearest]
+            stands = say("{saved:.0%} fewer FLOPs would reach its loss", saved=1 - like.flops_share)
+        yield Line.of(
+            plan.like["name"],
+            "{n_active:amount} active of {n_total:amount} parameters; this budget trains it on {its_tokens:amount} "
+            "tokens; by the law {verdict}",
+            **plan.like,
+            its_tokens=like.n_tokens,
+            verdict=stands,
+        )
 
 
 def _shape(built: Buildable) -> Line:
     """Blocks, heads and experts of the model to build."""
-    kv_heads = built.n_kv_heads or built.n_heads
-    shared_heads = "" if kv_heads == built.n_heads else say(sentences.SHORT_KV_HEADS, heads=kv_heads)
+    parts = [f"d_model {built.d_model}", counted(built.n_blocks, "block"), counted(built.n_heads, "head")]
+    if built.n_kv_heads not in (None, built.n_heads):
+        parts[-1] += f" ({built.n_kv_heads} key-value)"
     if built.n_experts == 1:
-        widths = say(sentences.SHORT_WIDTH, **built)
+        parts.append(f"d_ff {built.d_ff}")
     else:
-        widths = say(
-            sentences.SHORT_EXPERTS,
-            n_experts=built.experts_of_trainer,
-            top_k=1 if built.top_k is None else built.top_k,
-            width=built.width_of_expert,
-        )
+        parts.append(f"{built.experts_of_trainer} experts of width {built.width_of_expert} (top {built.top_k or 1})")
         if built.n_shared_experts:
-            widths += say(sentences.SHORT_SHARED, **built)
+            parts.append(f"{built.n_shared_experts} shared")
         if built.n_dense_blocks:
-            widths += say(sentences.SHORT_DENSE_BLOCKS, **built)
-    return Line("Shape", say(sentences.SHORT_SHAPE, **built, shared_heads=shared_heads, widths=widths))
+            parts.append(f"{built.n_dense_blocks} dense of d_ff {built.d_ff}")
+    return Line("Shape", ", ".join([*parts, f"vocabulary {built.vocab_size:,}"]))
 
 
 def _mesh(built: Buildable) -> Iterator[Line]:
     """How the chips share the training, where the plan chose that."""
     mesh = built.cost.mesh if built.cost else None
     if mesh and mesh.tokens_at_once is not None:
-        yield Line("Mesh", say(sentences.SHORT_MESH, **mesh))
-
-
-def _batch(built: Buildable) -> Line:
-    """The batches, and the range by the laws that tell them."""
-    if not built.batch_tokens:
-        return Line("Batch", say(sentences.SHORT_BATCH_OPEN, **built))
-    steps = []
-    for start, tokens in built.batch_tokens:
-        sentence = sentences.SHORT_BATCH_FROM if start else sentences.SHORT_BATCH_FIRST
-        steps.append(say(sentence, tokens=tokens, start=start))
-    source = ""
-    if built.batch_range:
-        best = say(sentences.SHORT_BATCH_BEST, best=built.batch_allowed[1]) if built.batch_allowed else ""
-        source = say(sentences.SHORT_BATCH_OF_LAWS, ends=built.batch_range, best=best)
-    return Line("Batch", say(sentences.SHORT_BATCH, **built, ramp=", ".join(steps), source=source))
-
-
-def _rate(built: Buildable) -> Line:
-    """The peak learning rate, and its range."""
-    return Line("Rate", _rate_in_words(built))
-
-
-def _rate_in_words(built: Buildable) -> str:
-    """The peak learning rate with its range, or why there is none."""
-    if not built.learning_rate or built.learning_rate_range is None:
-        return say(sentences.SHORT_RATE_OPEN, **built)
-    low, high = built.learning_rate_range
-    ends = f"{low:.2g} to {high:.2g}"
-    note = f"; {built.rate_note}" if built.rate_note else ""
-    if not built.recipe_laws:
-        return say(sentences.SHORT_RATE_OF_RUNS, **built, ends=ends) + note
-    factor = built.recipe_extrapolation
-    beyond = say(sentences.BEYOND_LAWS, factor=factor) if factor > 1 else sentences.WITHIN_LAWS
-    return say(sentences.SHORT_RATE, **built, ends=ends, beyond=beyond) + note
+        words = "{data} x {expert} x {model} (data x expert x model), remat {remat}, {tokens_at_once:,} tokens at once"
+        yield Line.of("Mesh", words, **mesh)
 
 
 def _how_sure(plan: Plan) -> Line:
@@ -252,8 +161,9 @@ def _how_sure(plan: Plan) -> Line:
 def _interval(built: Buildable, percentiles: list[float]) -> str:
     """The interval of the loss of the model to build."""
     first, last = percentiles
-    what = sentences.OF_A_RUN if built.interval_of_a_run else sentences.OF_THE_LAW
-    return say(sentences.SHORT_INTERVAL, ends=built.loss_interval, share=last - first, what=what)
+    low, high = built.loss_interval or []
+    what = "a run's loss" if built.interval_of_a_run else "the law's loss"
+    return f"{what} lies from {low:.4f} to {high:.4f} in {last - first:g} of 100 cases"
 
 
 def _beyond(plan: Plan) -> Line:
@@ -276,7 +186,7 @@ def _beyond(plan: Plan) -> Line:
         which = "most" if plan.best.n_experts == max(compared) else "fewest"
         words.append(say(sentences.SHORT_EDGE, **plan.best, which=which))
     if built and built.recipe_note:
-        words.append(sentences.SHORT_RECIPE)
+        words.append("recipe of published models, configs/pretrain.py")
     return Line(label, "; ".join(words))
 
 
@@ -285,7 +195,7 @@ def _first_finding(plan: Plan) -> Iterator[Line]:
     findings = [finding for finding in plan.findings if finding.code not in IN_OTHER_WORDS]
     findings.sort(key=lambda finding: finding.severity != URGENT)
     if findings:
-        more = say(sentences.MORE_WARNINGS, count=len(findings) - 1) if len(findings) > 1 else ""
+        more = f" ({len(findings) - 1} more: --verbose)" if len(findings) > 1 else ""
         yield Line(lines.WARNING, f"{findings[0]}{more}")
 
 
@@ -295,19 +205,24 @@ def _next(plan: Plan) -> Iterator[Line]:
         return
     config = plan.emitted
     if config is None:
-        yield Line("Next", sentences.NEXT_EMIT)
+        words = "add --emit_config=planned.py, which writes the training config (--verbose: tables and all warnings)"
+        yield Line("Next", words)
         return
     workdir = "runs/" + re.sub(r".*/|\.py$", "", config)
     if plan.chips is None or plan.chips.in_use == 1:
+        words = "train it on your text (--config.data.path); the run ends with its loss against this prediction"
         command = f"  python -m jmoe.train --config={config} --workdir={workdir}"
-        yield Line("Next", sentences.NEXT_TRAIN, (command,))
-        return
-    accelerator = _accelerator(plan.chips.kind, plan.chips.in_use)
-    command = (
-        f"  python -m launch.sweep --sweep={config} --workdir={workdir} --accelerator={accelerator} --dry_run "
-        "--text_elsewhere"
-    )
-    yield Line("Next", sentences.NEXT_SWEEP, (command,))
+    else:
+        words = (
+            "check the start by this dry run; then replace its last two flags by --backend and your text "
+            "(--config.data.path)"
+        )
+        accelerator = _accelerator(plan.chips.kind, plan.chips.in_use)
+        command = (
+            f"  python -m launch.sweep --sweep={config} --workdir={workdir} --accelerator={accelerator} --dry_run "
+            "--text_elsewhere"
+        )
+    yield Line("Next", words, (command,))
 
 
 def _accelerator(kind: str, count: int) -> str:

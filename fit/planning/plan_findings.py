@@ -26,8 +26,11 @@ MOSTLY = 0.5  # share of the active parameters in embedding and head from which 
 def of_best(
     law: Law, architecture: Architecture, constraints: Constraints, experts: Floats, best: Optimum
 ) -> Iterator[Finding]:
-    """Findings on the best model: what it extrapolates, whether it is unlikely or mostly embedding, and whether its
-    number of experts is at the edge of those compared."""
+    """Findings on the best model: whether it is worse than a guess, what it extrapolates, whether it is unlikely or
+    mostly embedding, and whether its number of experts is at the edge of those compared."""
+    guess = math.log(architecture.vocab_size)  # loss of a uniform guess
+    if best.loss > guess:
+        yield finding("worse_than_guess", loss=best.loss, guess=guess, vocab_size=architecture.vocab_size)
     if best.extrapolation:
         yield finding("best_outside", outside=warning_of(best.extrapolation))
         if law.beyond_runs:
@@ -126,7 +129,7 @@ def _chips_bind(
     smallest = chips.holding(shape, on_any_mesh=constraints.request is not None)
     needed = ""
     if smallest is not None:
-        needed = sentences.CHIPS_NEEDED.format(needed=math.ceil(smallest.n_devices / chips.chip.devices))
+        needed = f" on {math.ceil(smallest.n_devices / chips.chip.devices)} chips"
     return finding(
         "chips_bind",
         needed=needed,

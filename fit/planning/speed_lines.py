@@ -2,33 +2,39 @@
 
 from collections.abc import Iterator
 
-from fit.messages import sentences
 from fit.messages.lines import Line
-from fit.messages.units import say
+from fit.messages.units import amount, say
 from fit.planning.results import ClockComparison, Optimum, Speed
 from fit.planning.training_chips import MFU
 
 
-def speeds(clock: ClockComparison, optima: list[Optimum]) -> Line:
+def speeds(by_hours: ClockComparison, optima: list[Optimum]) -> Line:
     """The speed of each number of experts."""
     rows = []
     for row in optima:
+        end = f": not modelled, as no mesh of these chips trains it; at MFU {MFU:g}, assumed"
         if row.speed:
-            rows.append(say(sentences.CLOCK_ROW, **row, words=words(row.speed)))
-        else:
-            rows.append(say(sentences.CLOCK_ROW_ASSUMED, **row, mfu=MFU))
-    return Line("", say(sentences.CLOCK_HEAD, **clock), tuple(rows))
+            end = f", {amount(row.n_active)} active: {words(row.speed)}"
+        rows.append(f"  E = {row.n_experts}{end}")
+    head = f"speed on these chips ({by_hours.label}; in brackets 80% ranges), for each number of experts:"
+    return Line("", head, tuple(rows))
 
 
-def differing(clock: ClockComparison) -> Iterator[Line]:
+def differing(by_hours: ClockComparison) -> Iterator[Line]:
     """The line on what FLOPs and hours choose, where they differ."""
-    if clock.by_flops == clock.by_time:
+    if by_hours.by_flops == by_hours.by_time:
         return
-    if clock.largest is not None:
-        yield Line("", say(sentences.CLOCK_DIFFERS_BY_SIZE, **clock))
+    head = "By FLOPs {by_flops} experts are best, by wall-clock time {by_time}: "
+    if by_hours.largest is not None:
+        limits = "these chips and limits allow at most {largest:amount} active parameters with {by_flops}"
+        yield Line.of("", head + limits, **by_hours)
         return
-    low, middle, high = clock.ratio
-    yield Line("", say(sentences.CLOCK_DIFFERS, **{**clock, "ratio": middle, "ends": [low, high]}))
+    low, middle, high = by_hours.ratio
+    speeds_differ = (
+        "at {n_active:amount} active parameters {by_flops} train at {ratio:.2f} ({ends:.2f}) times the speed of "
+        "{by_time} on these chips ({label})"
+    )
+    yield Line.of("", head + speeds_differ, **{**by_hours, "ratio": middle, "ends": [low, high]})
 
 
 def words(speed: Speed) -> str:
@@ -37,4 +43,8 @@ def words(speed: Speed) -> str:
     for name, (low, middle, high) in speed.items():
         values[name] = middle
         values[f"{name}_ends"] = [low, high]
-    return say(sentences.CLOCK_SPEED, **values)
+    return say(
+        "{tokens_per_second:amount} tokens/s ({tokens_per_second_ends:amount}), MFU {mfu:.0%} ({mfu_ends:.0%}), "
+        "{hours:duration} ({hours_ends:duration})",
+        **values,
+    )

@@ -8,9 +8,9 @@ from fit.fitted_law import models
 from fit.fitted_law.law import Law
 from fit.fitted_law.parts import LEVEL, Bootstrap, HoldOut
 from fit.fitted_law.published_draws import drawing_in_words
+from fit.messages.catalogue import SPAN_OF_PROFILE
 from fit.messages.finding import Finding
 from fit.messages.lines import Line
-from fit.messages.sentences import SPAN_OF_PROFILE
 from fit.messages.units import say_first
 from fit.table.runs import Errors, WorstRun
 

@@ -16,7 +16,7 @@ from fit.aliases import Array, Floats, Json, Numbers
 from fit.errors import UserError
 from fit.fitted_law.law import Law
 from fit.form import Reduced
-from fit.messages import sentences, units
+from fit.messages import units
 from fit.model.architecture import TRAINING, Architecture
 from fit.planning import optimum
 from fit.render.figures import style
@@ -111,7 +111,10 @@ def savings(picture: style.Picture, budgets: Sequence[float]) -> style.Drawn:
     law = picture.law
     figure, (axis,) = style.panels()
     if not law.knows_dense:
-        raise UserError(sentences.ONE_NUMBER_HAS_NO_DENSE.format(law=law.name, own=law.experts[0]))
+        raise UserError(
+            f"--law={law.name} was fitted to mixtures of {law.experts[0]} experts alone: it says nothing of dense "
+            "models"
+        )
     flops = np.geomspace(min(budgets), max(budgets) * 10, 40)
     saved = {
         e: _dense_over_flops(law.chinchilla_coefficients_at(e), law.chinchilla_coefficients_at(1.0), flops)

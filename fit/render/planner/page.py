@@ -16,7 +16,7 @@ from fit.fitted_law.law import OURS, PRESETS, Law, load
 from fit.form import Form
 from fit.laws import FORMS
 from fit.messages import sentences, units
-from fit.messages.finding import CATALOGUE
+from fit.messages.catalogue import CATALOGUE
 from fit.messages.flags import FIELDS
 from fit.model import reference_model
 from fit.model.architecture import OF_EXPERTS, PAPER

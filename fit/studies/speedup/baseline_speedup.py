@@ -24,9 +24,10 @@ import numpy as np
 
 from fit.aliases import Array, Json
 from fit.errors import UserError
-from fit.messages import lines, units
+from fit.messages import lines
 from fit.messages.finding import Finding, finding
 from fit.messages.lines import Line
+from fit.messages.units import counted, flops
 from fit.model.architecture import training_flops
 from fit.results import Record, WithFindings
 from fit.studies.speedup.frontier import COEFFICIENTS, DRAWS, Frontier, fit_frontier
@@ -77,7 +78,6 @@ class BaselineSpeedup(WithFindings):
       factor: Geometric mean over the variants.
       interval: [low, high] of that.
       percentiles: Ends of the intervals, in percent.
-      answer: All of it in a sentence.
     """
 
     baseline: dict[str, str]
@@ -89,7 +89,10 @@ class BaselineSpeedup(WithFindings):
     factor: float
     interval: list[float]
     percentiles: list[float]
-    answer: str
+
+    def names(self) -> list[str]:
+        """The fields that to_dict has, and the answer."""
+        return [*super().names(), "answer"]
 
     def rows(self) -> list[Json]:
         """One row for each variant."""
@@ -150,7 +153,7 @@ def baseline_speedup(
     if farthest > BEYOND:
         count = sum(row.beyond > BEYOND for row in rows)
         findings.append(finding("beyond_baseline", count=count, factor=farthest))
-    result = BaselineSpeedup(
+    return BaselineSpeedup(
         baseline=dict(baseline),
         by=by,
         unit=runs.unit,
@@ -161,10 +164,8 @@ def baseline_speedup(
         interval=_interval(log_factors[1:].mean(axis=1)),
         percentiles=list(PERCENTILES),
         findings=findings,
-        answer="",
         answer_of=verbose_lines if verbose else short,
     )
-    return dataclasses.replace(result, answer=answer(result))
 
 
 def _log_factors(runs: _Runs, frontier: Frontier, seed: int) -> Array:
@@ -266,12 +267,12 @@ def _costs(table: Table, by: str, is_baseline: Array) -> tuple[Array, str, Array
         hours = table.numbers("hours", (LEAST, np.inf))
         return hours, "hours", _pairs(hours, is_baseline)
     if "flops" in table:
-        flops = table.numbers("flops", (LEAST, np.inf))
+        compute = table.numbers("flops", (LEAST, np.inf))
     else:
-        flops = training_flops(table.numbers("n_active"), table.numbers("n_tokens"))
-    pair = _pairs(flops, is_baseline)
+        compute = training_flops(table.numbers("n_active"), table.numbers("n_tokens"))
+    pair = _pairs(compute, is_baseline)
     if by == "flops":
-        return flops, "FLOPs", pair
+        return compute, "FLOPs", pair
     speed = table.numbers("tokens_per_second", (LEAST, np.inf))
     alone = np.flatnonzero(~is_baseline & (pair < 0))
     if len(alone):
@@ -280,7 +281,7 @@ def _costs(table: Table, by: str, is_baseline: Array) -> tuple[Array, str, Array
             "speed with; add a column hours"
         )
     of_baseline = np.where(is_baseline, speed, speed[pair])
-    return flops * of_baseline / speed, "FLOPs", pair
+    return compute * of_baseline / speed, "FLOPs", pair
 
 
 def _rows_of(table: Table, chosen: Array) -> Table:
@@ -313,7 +314,7 @@ def _interval(log_values: Array) -> list[float]:
     return np.exp(np.percentile(log_values, PERCENTILES)).tolist()
 
 
-def answer(result: BaselineSpeedup) -> str:
+def _sentence(result: BaselineSpeedup) -> str:
     """All of it in a sentence."""
     what = "hours" if result.by == "time" else "compute"
     baseline = ", ".join(f"{name}={value}" for name, value in result.baseline.items())
@@ -322,9 +323,9 @@ def answer(result: BaselineSpeedup) -> str:
     words = ", ".join(f"{name} {value}" for name, value in best.run.items())
     least, most = best.interval
     return (
-        f"for the same losses the baseline ({baseline}) needs {result.factor:.2f} times the {what} of these "
-        f"{len(result.runs)} runs ({low:.2f} to {high:.2f}); most for {words}: {best.factor:.2f} ({least:.2f} to "
-        f"{most:.2f})"
+        f"For the same losses the baseline ({baseline}) needs {result.factor:.2f} times the {what} of "
+        f"{counted(len(result.runs), 'run')} ({low:.2f} to {high:.2f}); most for {words}: {best.factor:.2f} "
+        f"({least:.2f} to {most:.2f})."
     )
 
 
@@ -352,11 +353,11 @@ def _answer(result: BaselineSpeedup) -> list[Line]:
     fixed_note = f" ({', '.join(result.fixed)} as given)" if result.fixed else ""
     fitted = f"loss = {frontier['c']:.4g} + A C^-{frontier['b']:.4g} of {frontier['runs']} runs{fixed_note}"
     return [
-        Line("", f"{result.answer[0].upper()}{result.answer[1:]}."),
+        Line("", _sentence(result)),
         Line("The baseline's frontier", f"{fitted}; intervals are 80%, with the scatter of its runs."),
     ]
 
 
 def _cost(cost: float, unit: str) -> str:
     """A cost in its unit."""
-    return f"{cost:.3g}" if unit == "hours" else units.flops(cost)
+    return f"{cost:.3g}" if unit == "hours" else flops(cost)

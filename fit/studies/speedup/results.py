@@ -45,7 +45,6 @@ class Speedup(WithFindings):
       per_tenfold: How many times the factor changes with ten times the compute; None for runs of one compute.
       per_tenfold_interval: [low, high] of that.
       percentiles: Ends of the intervals, in percent; None without draws.
-      answer: All of it in a sentence.
     """
 
     law: str
@@ -56,7 +55,10 @@ class Speedup(WithFindings):
     per_tenfold: float | None
     per_tenfold_interval: list[float] | None
     percentiles: list[float] | None
-    answer: str
+
+    def names(self) -> list[str]:
+        """The fields that to_dict has, and the answer."""
+        return [*super().names(), "answer"]
 
     def rows(self) -> list[Json]:
         """One row for each run."""

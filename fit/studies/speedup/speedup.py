@@ -11,14 +11,11 @@ Intervals are percentiles over the draws of the law's bootstrap, the form's own 
 each run's own error, as the law's runs scatter, drawn anew in every draw.
 """
 
-import dataclasses
-
 import numpy as np
 
 from fit.aliases import Array, ByName, Json, Numbers
 from fit.errors import UserError
 from fit.fitted_law.law import Law, in_words
-from fit.messages import sentences
 from fit.messages.finding import Finding, finding
 from fit.model.architecture import training_flops
 from fit.planning.optimum import compute_optimal
@@ -48,7 +45,10 @@ def speedup(law: Law, runs: Table, seed: int = 0, by: str = "flops", verbose: bo
     """
     law.check_plannable()
     if not law.form.chinchilla_coefficients_at:
-        raise UserError(sentences.NO_SPEEDUP.format(law=law.name, form=law.form.name))
+        raise UserError(
+            f"--law={law.name}: the {law.form.name} law is no Chinchilla law at each number of experts, so it does "
+            "not say what compute a loss takes"
+        )
     columns = _columns(law, runs)
     experts = columns["n_experts"]
     flops = columns["flops"]
@@ -63,13 +63,15 @@ def speedup(law: Law, runs: Table, seed: int = 0, by: str = "flops", verbose: bo
     log_factor = log_factor_of_flops + log_speed
     reached = np.isfinite(log_factor)
     if not reached.any():
-        raise UserError(sentences.NONE_REACHED.format(file=runs.path, law=law.name, furthest=FURTHEST))
+        raise UserError(
+            f"{runs.path}: --law={law.name} reaches none of these losses with up to {FURTHEST:g} times the compute"
+        )
     drawn = _drawn_log_factors(law, experts, flops, log_loss, seed)
     if drawn is not None:
         drawn = drawn + log_speed
     law_flops = flops * np.exp(log_factor_of_flops)
     per_tenfold, per_tenfold_interval = _per_tenfold(law, flops, log_factor, drawn)
-    result = Speedup(
+    return Speedup(
         law=law.name,
         by=by,
         runs=_run_speedups(law, columns, law_flops, log_factor, drawn),
@@ -82,10 +84,8 @@ def speedup(law: Law, runs: Table, seed: int = 0, by: str = "flops", verbose: bo
             *_outside(law, experts[reached], law_flops[reached]),
             *validate.doubts(runs),
         ],
-        answer="",
         answer_of=speedup_answer.verbose if verbose else speedup_answer.answer,
     )
-    return dataclasses.replace(result, answer=speedup_answer.sentence(result))
 
 
 def _columns(law: Law, runs: Table) -> dict[str, Array]:

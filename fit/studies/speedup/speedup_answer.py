@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from fit.messages import lines, sentences
+from fit.messages import lines
 from fit.messages.lines import Line
-from fit.messages.units import say, table
+from fit.messages.units import counted, say, table
 from fit.studies.speedup.results import RunSpeedup, Speedup
 
 COLUMNS = (
@@ -17,28 +17,28 @@ NOT_REACHED = "{missed} of {count} runs do not count: the law reaches no such lo
 TABLES = Line("Tables", "--verbose (every run, the compute that the law needs for its loss)")
 
 
-def sentence(result: Speedup) -> str:
+def _sentence(result: Speedup) -> str:
     """All of it in a sentence."""
-    change = ""
+    what = "hours" if result.by == "time" else "compute"
+    runs = counted(sum(row.factor is not None for row in result.runs), "run")
+    factor = f"{result.factor:.2f} times the {what} of {runs}{_span(result.interval)}"
+    return f"For the same losses {result.law} needs {factor}{_change(result)}."
+
+
+def _change(result: Speedup) -> str:
+    """How the factor changes with compute; "" for runs of one compute."""
+    if result.per_tenfold is None:
+        return ""
     ends = result.per_tenfold_interval
-    if result.per_tenfold is not None:
-        is_open = ends is not None and ends[0] <= 1 <= ends[1]
-        template = sentences.CHANGE_OPEN if is_open else sentences.CHANGES
-        how = "grows" if result.per_tenfold > 1 else "falls"
-        change = template.format(how=how, change=result.per_tenfold, span=_span(ends))
-    values = {
-        **result,
-        "count": sum(row.factor is not None for row in result.runs),
-        "what": "hours" if result.by == "time" else "compute",
-        "span": _span(result.interval),
-        "change": change,
-    }
-    return sentences.SPEEDUP.format(**values)
+    tenfold = f"x {result.per_tenfold:.2f}{_span(ends)} for ten times as much"
+    if ends is not None and ends[0] <= 1 <= ends[1]:
+        return f"; whether that grows or falls with compute is open ({tenfold})"
+    return f"; it {'grows' if result.per_tenfold > 1 else 'falls'} with compute, {tenfold}"
 
 
 def _span(ends: list[float] | None) -> str:
     """An interval in words; "" without one."""
-    return say(sentences.SPAN, ends=ends) if ends else ""
+    return say(" ({ends:.2f})", ends=ends) if ends else ""
 
 
 def answer(result: Speedup) -> Iterator[Line]:
@@ -49,7 +49,7 @@ def answer(result: Speedup) -> Iterator[Line]:
 
 def _answer(result: Speedup) -> Iterator[Line]:
     """The sentence; how far the runs lie apart, and those whose losses the law does not reach."""
-    yield Line("", result.answer[0].upper() + result.answer[1:])
+    yield Line("", _sentence(result))
     reached = sorted((row for row in result.runs if row.factor is not None), key=lambda row: row.factor or 0.0)
     if len(reached) > 1:
         yield Line("The runs lie apart", say(APART, low=_run(reached[0]), high=_run(reached[-1])))

@@ -121,6 +121,19 @@ def test_sentences_of_version_2_are_findings(tmp_path):
     assert "warnings" not in again.to_dict() and "warning" not in again.to_dict()
 
 
+def test_the_sentence_of_a_choice_of_version_3_is_a_finding(tmp_path):
+    record = dict(version=3, form="joint", coefficients=fit_runs.TABLE_3, choice=dict(tried=[], why="k is held"))
+    (tmp_path / "law.json").write_text(json.dumps(record))
+    law = load(tmp_path / "law.json")
+    assert law.choice.why == "k is held"
+    fit.save(law, tmp_path / "again.json")
+    assert load(tmp_path / "again.json").choice == law.choice
+    record["choice"]["why"] = 3
+    (tmp_path / "law.json").write_text(json.dumps(record))
+    with pytest.raises(UserError, match="choice.why.* is 3, expected text"):
+        load(tmp_path / "law.json")
+
+
 FOUND = dict(code="of_next_year", severity="urgent", values=dict(count=3), text="3 runs are odd")
 
 

@@ -76,7 +76,7 @@ def test_text_seen_more_than_once_is_told():
     assert once.unique_tokens == 2_000_128 and once.repeats is None and not [*models.findings(once)]
     twice = models.from_table(table(**sizes, epochs=(runs.n_tokens / 524_288).tolist()))
     assert twice.unique_tokens == 524_288 and twice.repeats == (24, 2.5)
-    assert "24 runs saw text more than once (up to 2.5 epochs)" in str(next(models.findings(twice)))
+    assert "runs that saw text more than once: 24, up to 2.5 epochs" in str(next(models.findings(twice)))
 
 
 def test_runs_that_differ_give_no_default(law):

@@ -17,9 +17,10 @@ import pytest
 import fit
 from fit.fitted_law import models
 from fit.fitted_law.law import load
-from fit.fitting import fit_warnings, fixed_values, with_rate
+from fit.fitting import fit_warnings, fixed_values, forms, with_rate
 from fit.laws import FORMS
-from fit.messages.finding import CATALOGUE, NOTE, URGENT, WARNING, Finding, finding
+from fit.messages.catalogue import CATALOGUE, NOTE, URGENT, WARNING
+from fit.messages.finding import Finding, finding
 from fit.planning import plan_findings, votes
 from fit.planning.options import PlanOptions
 from fit.planning.planning import best_plan
@@ -71,6 +72,7 @@ PLANS = {
     "step_too_large": dict(flops=1e22, chips="H100:2", mfu=0.4, shape="paper"),
     "mesh_uneven": dict(flops=1e21, chips="H100:48", experts=(8,), mesh="expert:3", shape="paper"),
     "tokens_per_parameter": dict(flops=1e26, max_tokens=1e9),
+    "worse_than_guess": dict(flops=1e9),
     "few_steps": dict(law="chinchilla-2022", flops=1e15),
 }
 COMPARISONS = {
@@ -309,6 +311,18 @@ def best_outside_tried(folder):
     return with_rate.extrapolated(form, form.to_params(rates | fit_runs.CHINCHILLA), runs)
 
 
+def chosen(runs, **options):
+    """Why a law of Runs has its form."""
+    return law_of(runs, None, **options).choice.reason
+
+
+def form_of_prior(folder):
+    """A law whose exponents are drawn to those of the additive law of other runs."""
+    prior = str(folder / "law.json")
+    fit.save(law_of(fit_runs.dense_runs(n=40, seed=1), "chinchilla"), prior)
+    return [chosen(fit_runs.dense_runs(n=12), prior=prior)]
+
+
 FITTED = {
     "not_identified": lambda folder: few_numbers_of_experts(),
     "not_identified_open": lambda folder: few_numbers_of_experts(),
@@ -321,6 +335,14 @@ FITTED = {
     "fewer_runs_than_coefficients": lambda folder: law_of(fit_runs.dense_runs(n=4), None, prior="population").findings,
     "fixed_in_coupled": lambda folder: fixed_values.meaning("chinchilla_coupled", dict(alpha="0.3")),
     "best_outside_tried": best_outside_tried,
+    "form_better": lambda folder: [chosen(fit_runs.dense_runs(n=40))],
+    "form_kept": lambda folder: [forms.reason_of("chinchilla", 0.010, "chinchilla_coupled", 0.012)],
+    "forms_tie": lambda folder: [forms.reason_of("chinchilla", 0.01202, "chinchilla_coupled", 0.012)],
+    "form_not_compared": lambda folder: [chosen(fit_runs.dense_runs(n=12))],
+    "form_of_enough_runs": lambda folder: [chosen(fit_runs.dense_runs(n=5), prior="none")],
+    "form_of_prior": form_of_prior,
+    "form_of_fixed_k": lambda folder: [chosen(fit_runs.dense_runs(n=40), fix=dict(k=0.5))],
+    "form_of_few_runs": lambda folder: [chosen(fit_runs.dense_runs(n=4), prior="population")],
 }
 MADE = FITTED | {
     "mixtures_unread": lambda folder: fit_warnings.of_table(FORMS["chinchilla"], runs_of([1, 1, 8, 8])),

@@ -214,6 +214,16 @@ def test_where_expectation_and_median_differ_both_are_said():
     assert plan.odds.row(median).best_in_draws == 9
 
 
+def test_a_dense_plan_says_in_how_many_draws_it_is_the_best():
+    """Also where a mixture is in most: one draw of ten, in which mixtures lose a lot, decides the mean."""
+    law = load(JOINT)
+    usual = list(law.coefficients.values())
+    lost = list((law.coefficients | dict(omega=law.coefficients["omega"] * 9)).values())
+    plan = fit.plan(with_draws(JOINT, [usual] * 9 + [lost]), flops=1e22, experts=[1, 16])
+    assert plan.odds.recommended == 1 and plan.odds.mixture_in_draws == 9
+    assert "a dense model in 1 of 10 draws; 16 experts in 9; " in how_sure(plan)
+
+
 @pytest.mark.parametrize("law, experts", [("chinchilla-2022", None), (JOINT, [8])])
 def test_one_number_of_experts_is_never_called_settled(law, experts):
     """Neither that of a law of dense models, nor one that was asked for."""

@@ -105,8 +105,8 @@ def test_rows_without_a_loss_are_skipped(tmp_path, capsys):
     flags = ["speedup", f"--runs={tmp_path}/runs.csv", "--baseline=recipe=base"]
     assert command_line.run(flags) == 0
     printed = capsys.readouterr()
-    assert "1.50 times the compute of these 4 runs" in " ".join(printed.out.split())
-    assert "warning: 1 rows without a loss are skipped" in printed.err
+    assert "1.50 times the compute of 4 runs" in " ".join(printed.out.split())
+    assert "warning: rows without a loss, which are skipped: 1" in printed.err
     assert len(printed.out.splitlines()) <= 10 and max(map(len, printed.out.splitlines())) <= 120
     assert command_line.run([*flags, "--verbose"]) == 0
     table = capsys.readouterr().out

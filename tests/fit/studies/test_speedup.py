@@ -27,11 +27,13 @@ def test_runs_that_save_compute_are_told_by_how_much(name):
     law = dataclasses.replace(fit.load(name), bootstrap=None)
     result = fit.speedup(law, variant(law, 1.7, grows=1.2)).to_dict()
     assert result["factor"] == pytest.approx(1.7, rel=1e-3) and result["per_tenfold"] == pytest.approx(1.2, rel=1e-3)
+    one = fit.speedup(law, {column: values[:1] for column, values in variant(law, 1.7).items()})
+    assert str(one).startswith(f"For the same losses {name} needs 1.70 times the compute of 1 run.\n")
     first = result["runs"][0]
     assert first["factor"] == pytest.approx(1.7 / 1.2, rel=1e-3)
     assert first["law_flops"] == pytest.approx(1.7e20 / 1.2, rel=1e-3) and first["interval"] is None
     assert result["answer"] == (
-        f"for the same losses {name} needs 1.70 times the compute of these 9 runs; it grows with compute, x 1.20 for "
+        f"For the same losses {name} needs 1.70 times the compute of 9 runs; it grows with compute, x 1.20 for "
         "ten times as much."
     )
 
