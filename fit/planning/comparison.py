@@ -7,7 +7,8 @@ import dataclasses
 
 from fit.aliases import Json
 from fit.messages.finding import Finding
-from fit.planning.results import ClockComparison, Serving, Speed
+from fit.planning.cost import Serving
+from fit.planning.modelled_speed import ClockComparison, Speed
 from fit.results import Record, Result, optional
 
 AGREE = 2.0  # answers of several laws within this factor agree

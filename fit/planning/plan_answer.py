@@ -13,7 +13,11 @@ from fit.messages.lines import Line
 from fit.messages.units import say
 from fit.model.chips import CHIPS
 from fit.planning import expected_tasks, odds_line, plan_details, serving, speed_lines
-from fit.planning.results import Buildable, BuildableCost, Cost, Optimum, Plan, TrainingChips
+from fit.planning.buildable import Buildable
+from fit.planning.cost import BuildableCost, Cost
+from fit.planning.plan import Plan
+from fit.planning.solve import Optimum
+from fit.planning.training_chips import TrainingChips
 
 # codes of the findings that the lines say in their own words
 IN_OTHER_WORDS = ("best_outside", "at_edge", "undecided", "rates_differ", "batches_differ", "no_range")

@@ -10,16 +10,12 @@ from fit.messages.lines import Line
 from fit.messages.units import amount, duration, say, table
 from fit.model.chips import CHIPS
 from fit.planning import compare_answer, expected_tasks, serving, speed_lines
-from fit.planning.results import (
-    Buildable,
-    Decoding,
-    DenseComparison,
-    Odds,
-    Plan,
-    RuleOfThumb,
-    Serving,
-    TargetRow,
-)
+from fit.planning.buildable import Buildable
+from fit.planning.cost import Decoding, Serving
+from fit.planning.dense_models import DenseComparison, RuleOfThumb
+from fit.planning.odds import Odds
+from fit.planning.plan import Plan
+from fit.planning.target import TargetRow
 
 OPTIMA = (
     "{n_experts:>9} {n_active:amount:>9} {n_total:amount:>9} {n_tokens:amount:>9} {loss:.4f:>8} "

@@ -23,8 +23,8 @@ from fit.planning.candidates import Candidates
 from fit.planning.grid import Grid
 from fit.planning.mesh import PlannedLayout
 from fit.planning.model_grid import ModelGrid, loss_of, models_of, whole_models
-from fit.planning.problem import Problem, ProblemOnChips
-from fit.planning.results import Optimum
+from fit.planning.problem import Problem
+from fit.planning.solve import Optimum
 
 CHUNK = 32  # shapes that are weighed together
 CLOSE = optimum.NEAR  # part of the loss by which a preferred shape may exceed the optimum's
@@ -82,8 +82,7 @@ def on_grid(problem: Problem, optima: list[Optimum], best: Optimum) -> ChosenMod
             return chosen
         request = problem.request
         request = dataclasses.replace(request, fixed=request.fixed | {"kv_share"})
-        constraints = dataclasses.replace(problem.constraints, request=request)
-        with_architecture_heads = _of_style(dataclasses.replace(problem, constraints=constraints), planned)
+        with_architecture_heads = _of_style(problem.within(request=request), planned)
         if chosen is None:
             return with_architecture_heads
         if with_architecture_heads is not None and with_architecture_heads.loss < chosen.loss * (1 - CLOSE):
@@ -101,9 +100,9 @@ def _of_style(problem: Problem, planned: Optimum) -> ChosenModel | None:
 
     None where none fits.
     """
-    if isinstance(problem, ProblemOnChips):
-        return _trained(problem, planned)
-    return _preferred(problem, planned)
+    if problem.constraints.chips is None:
+        return _preferred(problem, planned)
+    return _trained(problem, planned)
 
 
 def _least(choices: list[ChosenModel | None]) -> ChosenModel | None:
@@ -170,7 +169,7 @@ def _shape_penalty(problem: Problem, models: ModelGrid, planned: Optimum) -> Arr
     return np.sum([np.abs(np.log(factor)) for factor in factors], axis=0)
 
 
-def _trained(problem: ProblemOnChips, planned: Optimum) -> ChosenModel | None:
+def _trained(problem: Problem, planned: Optimum) -> ChosenModel | None:
     """Of the shapes close to the lowest loss that the chips reach, the one of least hours, in its fastest layout."""
     lowest = math.inf
     parts: list[tuple[Candidates, Array, Array]] = []

@@ -11,6 +11,7 @@ from fit.fitted_law.law import load
 from fit.model.architecture import PAPER
 from fit.planning import optimum, planning
 from fit.planning.compare import SharedProblem, compare_laws
+from fit.planning.problem import Problem
 
 SHAPE = dict(vocab_size=PAPER.vocab_size, width_per_block=PAPER.width_per_block)
 LIMITS = optimum.Constraints(flops=1e22, memory_bytes=8e10)
@@ -29,7 +30,7 @@ def answers(*laws, limits=LIMITS, experts=None):
 
 def test_the_joint_law_answers_as_its_plan():
     row = answers("joint-moe-2025")[0]["joint-moe-2025"]
-    planned = planning.plan_within(load("joint-moe-2025"), PAPER, LIMITS, [1, 2, 4, 8, 16, 32])
+    planned = planning.plan_within(Problem(load("joint-moe-2025"), PAPER, LIMITS, [1, 2, 4, 8, 16, 32]))
     for name in ("n_experts", "n_active", "n_total", "n_tokens", "loss", "size_bound", "memory_bytes"):
         assert row[name] == planned["best"][name]
     outside = {o["column"]: o["factor"] for o in row["extrapolation"]}

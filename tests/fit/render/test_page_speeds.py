@@ -16,7 +16,7 @@ from fit.planning.constraints import Constraints
 from fit.planning.grid import ShapeRequest
 from fit.planning.model_grid import models_of
 from fit.planning.optimum import optima
-from fit.planning.problem import problem_on_chips
+from fit.planning.problem import Problem
 from fit.planning.training_chips import MEMORY_SHARE, Chips
 
 LAW = "joint-moe-2025"
@@ -88,7 +88,8 @@ def question_of(state):
     )
     calibration = modelled_speed.calibration_of(law, architecture, chips, request, None)
     experts = tuple(map(int, state["experts"].split(","))) if "experts" in state else law.experts
-    return law, architecture, limits.in_hours(float(state["hours"]), calibration), experts
+    limits = dataclasses.replace(limits, hours=float(state["hours"]))
+    return Problem(law, architecture, limits, experts, calibration)
 
 
 def hours_of(problem, row):
@@ -110,16 +111,15 @@ def test_forty_questions_by_hours(tab):
     states = list(wishes(40, seed=1))
     answered = 0
     for state, answer in zip(states, tab.evaluate(ANSWER, states), strict=True):
-        law, architecture, limits, experts = question_of(state)
+        problem = question_of(state)
         if answer["plan"] is None:
             command = answer["refusal"].partition("this command answers: ")[2]
             assert command.startswith(f"python -m fit plan --law={LAW} --hours="), (state, answer)
             continue
         answered += 1
         best = answer["plan"]["best"]
-        solved = optima(law, architecture, limits, np.array(experts))
+        solved = optima(problem)
         assert best["loss"] == pytest.approx(np.nanmin(solved.loss), rel=1e-3), state
-        problem = problem_on_chips(law, architecture, limits)
         assert best["speed"]["hours"][1] == pytest.approx(hours_of(problem, best), rel=1e-2), state
         served = best["n_tokens"] + float(state.get("inference_tokens", 0)) / 3
         assert served / best["speed"]["tokens_per_second"][1] / 3600 <= float(state["hours"]) * (1 + 1e-9)
