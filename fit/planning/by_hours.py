@@ -223,7 +223,7 @@ def candidates_within(problem: Problem, e: float, hours: tuple[float, float]) ->
     return _candidates_within(problem.of_any_budget, float(e), hours)
 
 
-@functools.lru_cache(maxsize=128)
+@functools.lru_cache(maxsize=32)
 def _candidates_within(problem: Problem, e: float, hours: tuple[float, float]) -> list[Candidates]:
     """As candidates_within."""
     by_recipe = candidates_lib.in_hours(problem, models_of(problem, e), hours)

@@ -28,6 +28,7 @@ from fit.planning import (
     leverage,
     modelled_speed,
     optimum,
+    other_budget,
     plan_findings,
     solve,
     target,
@@ -35,8 +36,8 @@ from fit.planning import (
 )
 from fit.planning.comparison import Comparison, DenseAnswer, LawAnswer, NoAnswer, ReferenceAnswer, VotesOfLaw
 from fit.planning.constraints import Constraints
-from fit.planning.modelled_speed import ClockComparison
 from fit.planning.options import BudgetOptions
+from fit.planning.other_budget import ClockComparison
 from fit.planning.problem import Problem
 from fit.planning.solve import Optimum
 
@@ -287,7 +288,7 @@ def _clock(problem: Problem, model: Optimum, experts: Array) -> ClockComparison 
     allowed = experts[problem.architecture.has_enough_experts(experts)]
     if problem.is_by_hours:
         allowed = [e for e in allowed if by_hours.trains_any(problem, float(e))]
-    return modelled_speed.against_other_budget(problem, model, allowed)
+    return other_budget.against_other_budget(problem, model, allowed)
 
 
 def _granularities(law: Law) -> Sequence[int]:

@@ -8,7 +8,8 @@ import dataclasses
 from fit.aliases import Json
 from fit.messages.finding import Finding
 from fit.planning.cost import Serving
-from fit.planning.modelled_speed import ClockComparison, Speed
+from fit.planning.modelled_speed import Speed
+from fit.planning.other_budget import ClockComparison
 from fit.results import Record, Result, optional
 
 AGREE = 2.0  # answers of several laws within this factor agree

@@ -179,6 +179,11 @@ class Trained:
 
 def cost_of(model: Trained, constraints: Constraints, chips: Chips) -> Cost:
     """The cost of a model on the chips to train on. constraints: bytes of weights and cache."""
+    return Cost(**_fields_of_cost(model, constraints, chips))
+
+
+def _fields_of_cost(model: Trained, constraints: Constraints, chips: Chips) -> Json:
+    """The fields of Cost."""
     shape = model.shape
     cache_bytes = max(0.0, model.memory_bytes - constraints.bytes_per_parameter * model.n_parameters)
     served = dataclasses.replace(
@@ -193,7 +198,7 @@ def cost_of(model: Trained, constraints: Constraints, chips: Chips) -> Cost:
     if smallest is not None:
         training_chips = math.ceil(smallest.n_devices / chips.chip.devices)
         training_bytes = float(smallest.n_devices * step_counts.memory_of(shape, smallest))
-    return Cost(
+    return dict(
         **_price(model, chips),
         training_bytes=training_bytes,
         training_chips=training_chips,
@@ -262,8 +267,7 @@ def cost_of_buildable(
       layout: How they train it, where the plan has chosen that.
       run_recipe: Its batches and rows.
     """
-    cost = cost_of(model, constraints, chips)
-    values = {name: cost[name] for name in cost}
+    values = _fields_of_cost(model, constraints, chips)
     if layout is not None:
         return BuildableCost(**values, **_step_in_layout(layout, chips))
     step_tokens, step_bytes, microbatch_tokens = _step(run_recipe, model.shape, chips)

@@ -15,7 +15,6 @@ import statistics
 import numpy as np
 
 from fit.aliases import Array, ByName, Floats
-from fit.fitted_law.law import Law
 from fit.model.efficiencies import Calibration
 from fit.planning import by_hours, optimum
 from fit.planning.problem import Problem
@@ -91,18 +90,12 @@ def log_speeds(calibration: Calibration, experts: Floats, n: int) -> Array:
 
 
 def of_problem(problem: Problem, experts: Floats) -> Draws:
-    """The draws of a problem: of its law and, by hours, of the speeds of its chips."""
-    return of_plan(problem.law, experts, problem.calibration if problem.is_by_hours else None)
+    """The draws of a problem: of its law and, by hours, of the speeds of its chips.
 
-
-def of_plan(law: Law, experts: Floats, calibration: Calibration | None) -> Draws:
-    """The draws of a plan; a single one, of the medians, where neither law nor speeds are drawn.
-
-    Args:
-      law: The law, perhaps with draws.
-      experts: Numbers of experts.
-      calibration: The spreads of speeds, where the budget is hours; else None.
+    It is a single one, of the medians, where neither law nor speeds are drawn.
     """
+    law = problem.law
+    calibration = problem.calibration if problem.is_by_hours else None
     rows = None
     coefficients: ByName = {}
     n = 1 if calibration is None else DRAWS

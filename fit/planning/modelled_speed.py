@@ -1,27 +1,21 @@
 """Modelled speeds in plans: the speed of each model, and the best model under the other budget."""
 
 import dataclasses
-import math
-from collections.abc import Mapping
-from typing import Any
 
-import numpy as np
-
-from fit.aliases import Floats
 from fit.errors import UserError
 from fit.fitted_law.law import Law
 from fit.messages import sentences
 from fit.messages.units import say
 from fit.model import efficiencies, hardware, measured
-from fit.model.architecture import INFERENCE, TRAINING, Architecture, Model, training_flops
+from fit.model.architecture import Architecture, Model, training_flops
 from fit.model.efficiencies import Calibration
 from fit.model.measured import MeasuredRun
 from fit.model.shape import ModelShape
-from fit.planning import by_hours, optimum, recipe
+from fit.planning import by_hours, recipe
 from fit.planning.grid import ShapeRequest
 from fit.planning.problem import Problem
 from fit.planning.training_chips import SECONDS_PER_HOUR, Chips
-from fit.results import Record, optional
+from fit.results import Record
 
 # fields of config.model that a table of speeds may have as columns
 MODEL_FIELDS = (
@@ -43,30 +37,6 @@ class Speed(Record):
     tokens_per_second: list[float]
     mfu: list[float]
     hours: list[float]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ClockComparison(Record):
-    """The choice of FLOPs in place of hours or, where FLOPs are the budget, hours in place of FLOPs.
-
-    Attributes:
-      hours: The budget; where that is FLOPs, what the best model takes.
-      label: How the speeds are known.
-      by_flops: The best number of experts by FLOPs, as many as the best model in these hours takes.
-      by_time: The best number of experts in these hours.
-      n_active: Size at which the two numbers of experts are compared: of the best model in these hours or, if that is
-        less, of the largest one that the chips train with `by_flops` experts.
-      largest: That size, where it is less.
-      ratio: How fast that model trains over the best one: [10th percentile, median, 90th percentile].
-    """
-
-    hours: float
-    label: str
-    by_flops: int
-    by_time: int
-    n_active: float
-    largest: float | None = optional()
-    ratio: list[float]
 
 
 def at_modelled_speeds(problem: Problem, hours: float | None, path: str | None) -> Problem:
@@ -150,89 +120,6 @@ def speed_of_best(best: by_hours.Best) -> Speed:
     chips = dataclasses.replace(best.problem.chips, count=best.chips)
     n_active = float(best.models.n_active[best.row])
     return speed_of(best.problem, chips, best.tokens_per_second, n_active, best.n_tokens)
-
-
-def against_other_budget(problem: Problem, best: Mapping[str, Any], experts: Floats) -> ClockComparison | None:
-    """What FLOPs would choose in place of hours, or hours in place of FLOPs; None where no speed is modelled.
-
-    Args:
-      problem: The problem.
-      best: The best model by the medians, with its speed.
-      experts: The numbers of experts to choose from.
-    """
-    if problem.calibration is None:
-        return None
-    if problem.is_by_hours:
-        return against_flops(problem, best, experts)
-    speed = best.get("speed")
-    if speed is None:
-        return None
-    tokens = best["n_tokens"] + INFERENCE / TRAINING * problem.constraints.inference_tokens
-    hours = tokens / speed.tokens_per_second[1] / SECONDS_PER_HOUR
-    return against_hours(problem, best["n_experts"], hours, experts)
-
-
-def against_flops(problem: Problem, best: Mapping[str, Any], experts: Floats) -> ClockComparison:
-    """The best number of experts under the FLOPs of a plan by hours, beside the best by hours.
-
-    Args:
-      problem: The problem, by hours.
-      best: The best model in the hours.
-      experts: The numbers of experts to choose from.
-    """
-    n_active = best["n_active"]
-    flops = n_active * (TRAINING * best["n_tokens"] + INFERENCE * problem.constraints.inference_tokens)
-    by_flops = dataclasses.replace(problem.within(flops=flops, hours=None), experts=experts)
-    solved = optimum.optima(by_flops)
-    chosen = int(solved.n_experts[int(np.nanargmin(solved.loss))])
-    return _comparison(problem, problem.budget_hours, chosen, best["n_experts"], n_active, best["n_tokens"])
-
-
-def _comparison(
-    problem: Problem, hours: float, by_flops: int, by_time: int, n_active: float, n_tokens: float
-) -> ClockComparison:
-    """The best numbers of experts by FLOPs and by hours, beside each other.
-
-    n_active, n_tokens: those of the best model by hours.
-    """
-    calibration = problem.calibration
-    assert calibration is not None
-    largest = math.inf if by_flops == by_time else by_hours.largest(problem, by_flops, n_tokens)
-    size = min(n_active, largest)
-    ratio = 1.0
-    if by_flops != by_time:
-        of_flops = by_hours.tokens_per_second(problem, by_flops, size, n_tokens)
-        of_time = by_hours.tokens_per_second(problem, by_time, size, n_tokens)
-        assert of_flops is not None and of_time is not None
-        ratio = of_flops / of_time
-    return ClockComparison(
-        hours=hours,
-        label=calibration.label,
-        by_flops=by_flops,
-        by_time=by_time,
-        n_active=size,
-        largest=largest if largest < n_active else None,
-        ratio=[ratio * factor for factor in calibration.factors(of_ratio=True)],
-    )
-
-
-def against_hours(problem: Problem, n_experts: int, hours: float, experts: Floats) -> ClockComparison | None:
-    """The best number of experts in the hours that a plan by FLOPs takes, beside the best by FLOPs.
-
-    Args:
-      problem: The problem, whose budget is FLOPs.
-      n_experts: Those of the best model by FLOPs.
-      hours: The hours of that model, with those of the inference tokens.
-      experts: The numbers of experts to choose from.
-
-    Returns:
-      The comparison; None where the chips train no model in these hours.
-    """
-    solved = optimum.solve(problem.within(hours=hours, flops=None), np.asarray(experts, float))
-    if not solved.feasible.any():
-        return None
-    best = solved.row(int(np.nanargmin(solved.loss)))
-    return _comparison(problem, hours, n_experts, best["n_experts"], best["n_active"], best["n_tokens"])
 
 
 def speed_of(problem: Problem, chips: Chips, tokens_per_second: float, n_active: float, n_tokens: float) -> Speed:

@@ -207,20 +207,17 @@ class _SizeProblem:
     """The problem of the best size. Arrays have the common shape of the problem, or broadcast with it.
 
     Attributes:
-      law, architecture, constraints, coefficients: of the problem; the constraints are those of n_experts.
+      problem: what is solved, within the constraints of n_experts.
+      coefficients: by name, the law's or a draw's.
       n_experts: as the law counts them.
-      slack: of a law of repeated text, else 0.
       smallest: n_active of the smallest model.
       largest, largest_by: n_active of the largest model that memory and chips hold, and which of the two it is.
       feasible: whether the smallest model is within the constraints and has the experts that a token uses.
     """
 
-    law: Law
-    architecture: Architecture
-    constraints: Constraints
+    problem: Problem
     coefficients: ByName
     n_experts: Array
-    slack: float
     smallest: Array
     largest: Numbers
     largest_by: str | Array
@@ -229,26 +226,30 @@ class _SizeProblem:
     @property
     def closed_form(self) -> bool:
         """Whether the best size has a closed form."""
-        return law_counts.has_closed_form(self.law, self.architecture)
+        return law_counts.has_closed_form(self.problem.law, self.problem.architecture)
 
     def loss(self, n_active: Array) -> Array:
         """Loss of these sizes on the tokens that are left to them, at least one."""
-        n_tokens = np.maximum(self.constraints.tokens(n_active), 1)
-        return loss_of(self.law, self.architecture, self.n_experts, n_active, n_tokens, self.coefficients)
+        n_tokens = np.maximum(self.problem.constraints.tokens(n_active), 1)
+        return self._loss_on(n_active, n_tokens)
+
+    def _loss_on(self, n_active: Array, n_tokens: Array) -> Array:
+        """Loss of these sizes on so many tokens."""
+        law = self.problem.law
+        return loss_of(law, self.problem.architecture, self.n_experts, n_active, n_tokens, self.coefficients)
 
     def best_size(self) -> Array:
         """The best n_active under the budget alone: infinite where it is above all that are possible, else 0 where it
         is below them. Raises UserError where the law has no optimum."""
         if not self.closed_form:
             return self._searched_size()
-        entries = np.broadcast_arrays(
-            *self.law.chinchilla_coefficients_at(self.n_experts, self.coefficients), self.n_experts
-        )[:4]
-        return np.broadcast_to(_closed_form(entries, self.n_experts, self.constraints), self.n_experts.shape)
+        reduced = self.problem.law.chinchilla_coefficients_at(self.n_experts, self.coefficients)
+        entries = np.broadcast_arrays(*reduced, self.n_experts)[:4]
+        return np.broadcast_to(_closed_form(entries, self.n_experts, self.problem.constraints), self.n_experts.shape)
 
     def _searched_size(self) -> Array:
         """best_size by a search between the smallest model and the largest one of memory, or of one token left."""
-        of_one_token = self.constraints.size(1)
+        of_one_token = self.problem.constraints.size(1)
         top = np.fmax(np.fmin(self.largest, of_one_token), self.smallest)
         top = np.where(self.feasible, top, self.smallest)
         size = _searched(self.loss, self.smallest, top)
@@ -266,9 +267,10 @@ class _SizeProblem:
         size: the best n_active under the budget alone.
         """
         bound = np.full(self.n_experts.shape, "", dtype=object)
-        cap = self.constraints.cap
-        if cap is not None and self.constraints.has_budget:
-            of_all_tokens = self.constraints.size(cap)
+        constraints = self.problem.constraints
+        cap = constraints.cap
+        if cap is not None and constraints.has_budget:
+            of_all_tokens = constraints.size(cap)
             tolerance = 0 if self.closed_form else SEARCH_ERROR
             bound[of_all_tokens * (1 + tolerance) > size] = "tokens"
             size = np.maximum(size, of_all_tokens)
@@ -276,25 +278,27 @@ class _SizeProblem:
         size = np.minimum(size, self.largest)
         bound[size < self.smallest] = "smallest"
         size = np.where(self.feasible, np.maximum(size, self.smallest), np.nan)
-        if not self.slack:
+        if not self.problem.slack:
             return size, bound
-        edge = _on_plateau(self.slack, self.loss, size, self.smallest)
+        edge = _on_plateau(self.problem.slack, self.loss, size, self.smallest)
         return np.where(edge > 0, edge, size), np.where(edge > 0, "plateau", bound)
 
     def optima(self, size: Array, bound: Array) -> Optima:
         """The Optima of these sizes."""
-        n_tokens = self.constraints.tokens(size)
-        cap = self.constraints.cap
+        architecture = self.problem.architecture
+        constraints = self.problem.constraints
+        n_tokens = constraints.tokens(size)
+        cap = constraints.cap
         if cap is not None:  # exactly, where `tokens` is a difference of large numbers
-            n_tokens = np.where(size == self.constraints.size(cap), cap, n_tokens)
+            n_tokens = np.where(size == constraints.size(cap), cap, n_tokens)
         n_tokens = np.where(self.feasible, n_tokens, np.nan)
-        d_model = self.architecture.d_model(size, self.n_experts)
+        d_model = architecture.d_model(size, self.n_experts)
         with np.errstate(invalid="ignore"):
-            loss = loss_of(self.law, self.architecture, self.n_experts, size, n_tokens, self.coefficients)
+            loss = self._loss_on(size, n_tokens)
         return Optima(
             n_experts=self.n_experts,
             n_active=size,
-            n_total=np.asarray(self.architecture.n_total(d_model, self.n_experts)),
+            n_total=np.asarray(architecture.n_total(d_model, self.n_experts)),
             n_tokens=n_tokens,
             loss=loss,
             d_model=d_model,
@@ -327,12 +331,9 @@ def _size_problem(problem: Problem, n_experts: Numbers, coefficients: ByName) ->
     for limit in size_limits(problem):
         feasible = feasible & (limit.needed(architecture.smallest, n_experts) <= limit.limit)
     return _SizeProblem(
-        law=problem.law,
-        architecture=architecture,
-        constraints=constraints,
+        problem=problem,
         coefficients=coefficients,
         n_experts=n_experts,
-        slack=problem.slack,
         smallest=smallest,
         largest=largest,
         largest_by=largest_by,

@@ -10,8 +10,8 @@ from fit.aliases import Json
 from fit.planning.buildable import Buildable
 from fit.planning.cost import Energy
 from fit.planning.dense_models import DenseComparison, RuleOfThumb
-from fit.planning.modelled_speed import ClockComparison
 from fit.planning.odds import Odds
+from fit.planning.other_budget import ClockComparison
 from fit.planning.problem import Problem
 from fit.planning.repeats import Repeats
 from fit.planning.solve import Infeasible, Optimum

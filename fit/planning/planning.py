@@ -21,6 +21,7 @@ from fit.planning import (
     modelled_speed,
     odds,
     optimum,
+    other_budget,
     plan_answer,
     plan_findings,
     recipe,
@@ -198,10 +199,10 @@ def plan_within(problem: Problem, reached: Target | None = None) -> Plan:
     best = ranking.recommended if reached is None else ranking.best_by_median  # the target is met by the median
     # build
     built, run_recipe = buildable.of_plan(problem, optima, best)
-    if run_recipe is None:
-        base_config, overrides = recipe.runs_config(law, architecture == PAPER)
-    else:
-        base_config, overrides = run_recipe.base_config, run_recipe.overrides
+    base_config, overrides = recipe.runs_config(law, architecture == PAPER)
+    if run_recipe is not None:
+        base_config = run_recipe.base_config
+        overrides = run_recipe.overrides
     # cost
     chips = _training_chips(problem, optima, built)
     how_sure = odds.of_ranking(ranking, _hours(problem, best), built, chips)
@@ -234,7 +235,7 @@ def plan_within(problem: Problem, reached: Target | None = None) -> Plan:
         findings=findings,
         target=reached,
         repeats=repeats.repeats_of(problem, optima, best),
-        clock=modelled_speed.against_other_budget(problem, ranking.best_by_median, compared),
+        clock=other_budget.against_other_budget(problem, ranking.best_by_median, compared),
         chips=chips,
         problem=problem,
         answer_of=plan_answer.answer,

@@ -63,7 +63,9 @@ class Problem:
     def efficiencies(self) -> Efficiencies:
         """What the chips reach: our trainer's, unless the problem has a calibration."""
         chips = self.chips
-        calibration = self.calibration or efficiencies.of_our_trainer(chips.kind, chips.count)
+        calibration = self.calibration
+        if calibration is None:
+            calibration = efficiencies.of_our_trainer(chips.kind, chips.count)
         return calibration.efficiencies(chips.kind)
 
     @property

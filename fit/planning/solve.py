@@ -106,7 +106,8 @@ def optimum_at(problem: Problem, solved: Optima, i: int, near: list[float] | Non
     n_tokens = model["n_tokens"]
     memory_bytes = float(constraints.memory(architecture, solved.d_model[i], e))
     n_blocks = model["d_model"] / architecture.width_per_block
-    speed = used = None
+    speed = None
+    used = None
     if problem.is_by_hours:
         chosen = by_hours.best_of(problem, e)
         assert chosen is not None

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from fit.messages import sentences
 from fit.messages.lines import Line
 from fit.messages.units import say
-from fit.planning.modelled_speed import ClockComparison, Speed
+from fit.planning.modelled_speed import Speed
+from fit.planning.other_budget import ClockComparison
 from fit.planning.solve import Optimum
 from fit.planning.training_chips import MFU
 

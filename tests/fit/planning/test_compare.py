@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 
+import fit
 from fit import __main__ as command_line
 from fit.fitted_law.law import load
 from fit.model.architecture import PAPER
@@ -39,6 +40,18 @@ def test_the_joint_law_answers_as_its_plan():
     assert row["dense"]["loss"] == dense["loss"] and row["dense"]["n_active"] == dense["n_active"]
     assert row["dense"]["loss_saved_share"] == pytest.approx(dense["loss_saved"] / dense["loss"], rel=1e-12)
     assert 1 / row["dense"]["flops_ratio"] == pytest.approx(1 - dense["flops_saved"], rel=1e-12)
+
+
+def test_the_joint_law_answers_as_its_plan_by_hours():
+    """The same model, extrapolation, speed and serving as in the plan's row of that number of experts."""
+    limits = dict(chips="H100:8", hours=100.0, kv_tokens=4096.0)
+    (row,) = fit.compare(laws=["joint-moe-2025"], **limits).laws
+    planned = fit.plan("joint-moe-2025", **limits)
+    (optimum_row,) = (model for model in planned.optima if model.n_experts == row.n_experts)
+    for name in ("n_active", "n_total", "n_tokens", "loss", "size_bound", "memory_bytes", "extrapolation", "speed"):
+        assert row[name] == optimum_row[name], name
+    assert row.serving == optimum_row.cost.serving
+    assert row.clock == planned.clock
 
 
 def test_the_fine_grained_law_is_asked_by_its_own_counts():

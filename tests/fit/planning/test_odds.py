@@ -101,11 +101,13 @@ def test_the_draws_of_a_number_do_not_depend_on_the_others():
 def test_the_laws_draws_are_used_evenly(n_law):
     """Each as often as another, or once more; of more than there is room for, every so many."""
     law = spread_out(JOINT, 0.01, n_law)
-    draws = joint_draws.of_plan(law, [1, 8], efficiencies.calibrated())
+    by_flops = Problem(law, PAPER, Constraints(flops=1e22))
+    in_hours = Problem(law, PAPER, Constraints(hours=24.0), calibration=efficiencies.calibrated())
+    draws = joint_draws.of_problem(in_hours, [1, 8])
     counts = np.bincount(draws.rows, minlength=n_law)
     assert draws.n == len(draws.rows) == 200 and counts.max() - counts.min() <= 1
     assert np.array_equal(draws.coefficients["delta"], law.draws["delta"][draws.rows])
-    assert joint_draws.of_plan(law, [1, 8], None).n == n_law
+    assert joint_draws.of_problem(by_flops, [1, 8]).n == n_law
 
 
 # Two candidates, worked by hand.
