@@ -8,15 +8,14 @@ model lies below its best dense model under the same limits, and how many more F
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from fit.aliases import Array, Floats, Json
 from fit.errors import UserError
 from fit.fitted_law import law_counts
-from fit.fitted_law.law import Law, in_words, load
-from fit.messages.finding import Finding, finding
+from fit.fitted_law.law import Law, load
 from fit.model.architecture import Architecture, training_flops
 from fit.model.reference_model import PublishedModel
 from fit.model.step_counts import KEPT
@@ -206,7 +205,7 @@ def answer(law: Law, shared: SharedProblem) -> LawAnswer | NoAnswer:
     e = model.n_experts
     counted = law_counts.with_law_vocabulary(law, architecture)
     columns = counted.columns(architecture.d_model(model.n_active, e), e, law.counts_embedding)
-    response = LawAnswer(
+    return LawAnswer(
         **{name: model[name] for name in ("n_experts", *solve.COLUMNS)},
         law=law.name,
         form=law.form.name,
@@ -228,7 +227,6 @@ def answer(law: Law, shared: SharedProblem) -> LawAnswer | NoAnswer:
         not_read=_not_read(law, shared),
         leverage=_leverage(architecture, e, model.training_flops),
         dense=_dense(problem, shared, model.loss),
-        findings=[],
         votes=_votes(best, numbers),
         speed=model.speed,
         clock=_clock(problem, model, numbers),
@@ -236,35 +234,6 @@ def answer(law: Law, shared: SharedProblem) -> LawAnswer | NoAnswer:
         like=_reference_answer(shared.reference, problem, e) if shared.reference else None,
         explicit=("like",) if shared.reference else (),
     )
-    return dataclasses.replace(response, findings=[*_findings(response)])
-
-
-def _findings(answer: LawAnswer) -> Iterator[Finding]:
-    """The findings on a law's answer."""
-    if answer.extrapolation:
-        factor = max(outside["factor"] for outside in answer.extrapolation)
-        yield finding("law_outside", outside=in_words(answer.extrapolation), factor=factor)
-    if answer.embedding_share > plan_findings.MOSTLY:
-        yield finding("law_mostly_embedding", share=answer.embedding_share)
-    if answer.at_edge:
-        which = "more" if answer.n_experts > 1 else "fewer"
-        yield finding("law_at_edge", n_experts=answer.n_experts, which=which)
-    if answer.not_bounded:
-        yield finding("not_bounded")
-    if answer.active_width != 1 and answer.n_experts > 1:
-        yield finding("law_width", active_width=answer.active_width, n_experts=answer.n_experts)
-    if answer.not_read:
-        flags = ", ".join(f"--shape={name}:{value}" for name, value in answer.not_read.items())
-        subject = "it is"
-        if "used" in answer.not_read:
-            subject = f"asked of {answer.active_width:g} experts' width a token, and"
-        yield finding("law_not_read", flags=flags, form=answer.form, subject=subject)
-    if answer.finest:
-        yield finding("law_finest", granularity=answer.granularity)
-    if answer.note:
-        yield finding("law_note", sentence=answer.note)
-    if answer.dense and answer.dense.law != answer.law:
-        yield finding("law_dense", law=answer.dense.law)
 
 
 def _leverage(architecture: Architecture, n_experts: float, flops: float) -> Json | None:

@@ -2,9 +2,8 @@
 
 import dataclasses
 
-from fit.aliases import Floats, Json
-from fit.fitted_law.law import Law
-from fit.model.architecture import Architecture, training_flops
+from fit.aliases import Json
+from fit.model.architecture import training_flops
 from fit.planning import optimum, repeats, target
 from fit.planning.constraints import Constraints
 from fit.planning.extrapolation import extrapolation_of
@@ -97,23 +96,21 @@ def _counts(model: Json) -> Json:
     return {name: model[name] for name in ("n_experts", "n_active", "n_tokens")}
 
 
-def rules_of_thumb(problem: Problem, best: Optimum) -> list[RuleOfThumb] | None:
-    """The rule of thumb under the FLOPs of the best; None in hours, or where the plan does not compare with dense
-    models."""
+def rules_of_thumb(problem: Problem) -> list[RuleOfThumb] | None:
+    """Checks Sec. 4.5: a mixture of E <= 8 experts with the compute-optimal dense model's total parameters, on E times
+    its tokens, is better. One row for each E of the problem's experts from 2 to 8.
+
+    None in hours, or where the plan does not compare with dense models. problem: with one number of FLOPs.
+    """
     if problem.is_by_hours or not are_compared(problem):
         return None
-    flops = problem.constraints.at(best.n_experts).flops
-    experts = optimum.allowed_experts(problem.law, problem.experts)
-    return rule_of_thumb(repeats.of_fresh_text(problem).law, problem.architecture, flops, experts)
-
-
-def rule_of_thumb(law: Law, architecture: Architecture, flops: float, experts: Floats) -> list[RuleOfThumb]:
-    """Checks Sec. 4.5: a mixture of E <= 8 experts with the compute-optimal dense model's total parameters, on E times
-    its tokens, is better. One row for each E of `experts` from 2 to 8."""
+    law = repeats.of_fresh_text(problem).law
+    architecture = problem.architecture
+    flops = problem.constraints.flops
     dense = optimum.solve(Problem(law, architecture, Constraints(flops=flops)), 1.0)
     same_size = Constraints(memory_bytes=float(dense.n_total), bytes_per_parameter=1.0)
     rows = []
-    for e in experts:
+    for e in optimum.allowed_experts(law, problem.experts):
         if not 1 < e <= 8:
             continue
         on_more_tokens = dataclasses.replace(same_size, max_tokens=float(e * dense.n_tokens))

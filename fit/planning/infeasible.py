@@ -43,7 +43,9 @@ def reason(problem: Problem, n_experts: ArrayLike) -> Reason:
     if not enough.any():
         return Reason(sentences.TOO_FEW_EXPERTS, dict(e=np.max(n_experts), used=architecture.top_k))
     e = float(np.min(n_experts[enough]))
-    needed_flops = training_flops(_smallest_size(problem, e), 1) + _inference_flops(problem, e)
+    size = float(architecture.n_active(architecture.smallest, e))
+    inference = INFERENCE * size * problem.constraints.inference_tokens
+    needed_flops = training_flops(size, 1) + inference
     flops = problem.constraints.flops
     lacks_flops = flops is not None and needed_flops > np.max(flops)
     for limit in size_limits(problem):
@@ -51,17 +53,17 @@ def reason(problem: Problem, n_experts: ArrayLike) -> Reason:
         # chips train no model on less than a token
         if need > limit.limit and not (limit.name == "chips" and lacks_flops):
             return _size(problem, e, limit, need)
-    return _hours(problem, e) if problem.is_by_hours else _flops(problem, e, needed_flops)
-
-
-def _smallest_size(problem: Problem, e: float) -> float:
-    """n_active of the smallest model."""
-    return float(problem.architecture.n_active(problem.architecture.smallest, e))
-
-
-def _inference_flops(problem: Problem, e: float) -> float:
-    """FLOPs of the inference tokens with the smallest model."""
-    return INFERENCE * _smallest_size(problem, e) * problem.constraints.inference_tokens
+    if problem.is_by_hours:
+        return _hours(problem, e)
+    values = dict(
+        budget=problem.constraints.budget,
+        smallest=_smallest(problem, e),
+        need=needed_flops,
+        limit=flops,
+        times=needed_flops / flops,
+        share=say(sentences.INFERENCE_SHARE, inference=inference) if inference else "",
+    )
+    return Reason(sentences.FLOPS_TOO_FEW, values)
 
 
 def _smallest(problem: Problem, e: float) -> str:
@@ -109,18 +111,3 @@ def _hours(problem: Problem, e: float) -> Reason:
     if not by_hours.trains_any(problem, e):
         return Reason(sentences.NOTHING_TRAINED, dict(e=e, **_chips(problem)))
     return Reason(sentences.HOURS_TOO_FEW, dict(budget=problem.constraints.budget, smallest=_smallest(problem, e)))
-
-
-def _flops(problem: Problem, e: float, needed: float) -> Reason:
-    """FLOPs that leave no token to the smallest model. needed: those of one token, and of inference."""
-    inference = _inference_flops(problem, e)
-    flops = problem.constraints.flops
-    values = dict(
-        budget=problem.constraints.budget,
-        smallest=_smallest(problem, e),
-        need=needed,
-        limit=flops,
-        times=needed / flops,
-        share=say(sentences.INFERENCE_SHARE, inference=inference) if inference else "",
-    )
-    return Reason(sentences.FLOPS_TOO_FEW, values)

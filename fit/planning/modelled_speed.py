@@ -3,16 +3,14 @@
 import dataclasses
 
 from fit.errors import UserError
-from fit.fitted_law.law import Law
 from fit.messages import sentences
 from fit.messages.units import say
 from fit.model import efficiencies, hardware, measured
-from fit.model.architecture import Architecture, Model, training_flops
+from fit.model.architecture import Model, training_flops
 from fit.model.efficiencies import Calibration
 from fit.model.measured import MeasuredRun
 from fit.model.shape import ModelShape
 from fit.planning import by_hours, recipe
-from fit.planning.grid import ShapeRequest
 from fit.planning.problem import Problem
 from fit.planning.training_chips import SECONDS_PER_HOUR, Chips
 from fit.results import Record
@@ -50,31 +48,27 @@ def at_modelled_speeds(problem: Problem, hours: float | None, path: str | None) 
     Raises:
       UserError: The table cannot be read.
     """
-    calibration = calibration_of(problem.law, problem.architecture, problem.chips, problem.request, path)
-    problem = dataclasses.replace(problem, calibration=calibration)
+    problem = dataclasses.replace(problem, calibration=calibration_of(problem, path))
     return problem if hours is None else problem.within(hours=hours, flops=None)
 
 
-def calibration_of(
-    law: Law, architecture: Architecture, chips: Chips, request: ShapeRequest, path: str | None
-) -> Calibration:
+def calibration_of(problem: Problem, path: str | None) -> Calibration:
     """The efficiencies of the chips: our trainer's or, with a table of the user's speeds at `path`, recalibrated.
 
     Raises:
       UserError: The table cannot be read, has fewer than two rows, or none on these chips.
     """
+    chips = problem.chips
     published = efficiencies.of_our_trainer(chips.kind, chips.count)
     if path is None:
         return published
-    runs = measured_runs(law, architecture, chips, request, path)
+    runs = measured_runs(problem, path)
     if chips.kind not in {run.kind for run in runs}:
         raise UserError(say(sentences.NO_SPEED_OF_CHIPS, path=path, kind=chips.kind))
     return efficiencies.recalibrated(published, runs)
 
 
-def measured_runs(
-    law: Law, architecture: Architecture, chips: Chips, request: ShapeRequest, path: str
-) -> list[MeasuredRun]:
+def measured_runs(problem: Problem, path: str) -> list[MeasuredRun]:
     """The runs in a table of the user's speeds.
 
     Fields of the model that the table has no column for (MODEL_FIELDS) are those of the plan's models.
@@ -87,20 +81,23 @@ def measured_runs(
         """The model of a row."""
         width = int(float(row["d_model"]))
         routed = int(float(row["n_experts"]))
-        model = _model_of(law, architecture, request, width, routed)
+        model = _model_of(problem, width, routed)
         columns = {name: measured.whole(row, name, f"--speeds={path}") for name in MODEL_FIELDS if row.get(name)}
         return ModelShape.of_config(model.fields | dict(n_experts=routed) | columns)
 
+    chips = problem.chips
     return measured.read_own(path, shape_of, chips.kind, chips.count, recipe.PRETRAIN_SEQUENCE)
 
 
-def _model_of(law: Law, architecture: Architecture, request: ShapeRequest, width: int, routed: int) -> Model:
+def _model_of(problem: Problem, width: int, routed: int) -> Model:
     """The model of a width and so many experts, as the plan's grid has it.
 
     It has the style of published models if its size is beyond the law's runs. `routed`: experts as the trainer counts.
     """
-    padded = dataclasses.replace(architecture, vocab_size=hardware.padded(architecture.vocab_size))
-    ends = law.ranges.get("n_active")
+    architecture = problem.architecture
+    request = problem.request
+    padded = problem.padded
+    ends = problem.law.ranges.get("n_active")
     is_beyond = request.family or ends is None or float(padded.n_active(width, routed)) > ends[1]
     style = hardware.style_of(architecture, is_beyond, request.fixed)
     n_blocks = max(round(width / style.aspects[1]), architecture.n_dense + 1)
@@ -117,7 +114,7 @@ def speed_of_optimum(problem: Problem, n_experts: float, n_active: float, n_toke
 
 def speed_of_best(best: by_hours.Best) -> Speed:
     """The speed of a candidate on its chips."""
-    chips = dataclasses.replace(best.problem.chips, count=best.chips)
+    chips = best.problem.chips.in_use(best.chips)
     n_active = float(best.models.n_active[best.row])
     return speed_of(best.problem, chips, best.tokens_per_second, n_active, best.n_tokens)
 

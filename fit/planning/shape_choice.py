@@ -9,9 +9,10 @@ Axes: [n_shapes] models of one number of experts.
 """
 
 import dataclasses
+import functools
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -89,10 +90,7 @@ def on_grid(problem: Problem, optima: list[Optimum], best: Optimum) -> ChosenMod
             return with_architecture_heads
         return chosen
 
-    chosen = closest(best)
-    if chosen is None:
-        chosen = _least([closest(row) for row in optima if row is not best])
-    return chosen
+    return _first_of(closest, optima, best)
 
 
 def _of_style(problem: Problem, planned: Optimum) -> ChosenModel | None:
@@ -105,10 +103,15 @@ def _of_style(problem: Problem, planned: Optimum) -> ChosenModel | None:
     return _trained(problem, planned)
 
 
-def _least(choices: list[ChosenModel | None]) -> ChosenModel | None:
-    """The one of least loss; None where there is none."""
-    feasible = [chosen for chosen in choices if chosen is not None]
-    return min(feasible, key=lambda chosen: chosen.loss, default=None)
+def _first_of(
+    choose: Callable[[Optimum], ChosenModel | None], optima: list[Optimum], best: Optimum
+) -> ChosenModel | None:
+    """The model chosen for the best optimum, else the one of least loss of those chosen for the others, if any."""
+    chosen = choose(best)
+    if chosen is not None:
+        return chosen
+    others = [choose(row) for row in optima if row is not best]
+    return min((other for other in others if other is not None), key=lambda other: other.loss, default=None)
 
 
 def _grid_for(d_model: float) -> Grid:
@@ -206,10 +209,7 @@ def of_whole_blocks(problem: Problem, optima: list[Optimum], best: Optimum) -> C
     CLOSE of the optimum's loss it is the one whose ratios are the architecture's, and then the one nearest in size to
     the optimum. Where none is as good, it is the one of the lowest loss.
     """
-    chosen = _whole(problem, best)
-    if chosen is None:
-        chosen = _least([_whole(problem, row) for row in optima if row is not best])
-    return chosen
+    return _first_of(functools.partial(_whole, problem), optima, best)
 
 
 def _whole(problem: Problem, planned: Optimum) -> ChosenModel | None:
@@ -284,7 +284,7 @@ def _planned_layout(best: by_hours.Best) -> PlannedLayout:
     ramp = recipe.ramp_on_mesh(batch, int(candidate.unit[0]), best.n_tokens, models.as_published)
     device_bytes, sent_bytes = by_hours.bytes_of(best)
     # seconds of sending in a step, at the peak of the chips' links, over seconds of computing it at their MFU
-    chips = dataclasses.replace(problem.chips, count=best.chips)
+    chips = problem.chips.in_use(best.chips)
     n_experts = int(np.asarray(models.shape.n_experts))
     step_flops = training_flops(float(models.n_active[best.row]), ramp[-1][1])
     computing = step_flops / chips.rate(max(n_experts, 1))

@@ -99,7 +99,7 @@ def test_own_speeds_recalibrate_the_plan(capsys, tmp_path):
     options = PlanOptions.parse(**limits)
     (architecture,) = options.architectures(law)
     limits_of_time = options.constraints(())
-    runs = modelled_speed.measured_runs(law, architecture, limits_of_time.chips, options.shape_request, path)
+    runs = modelled_speed.measured_runs(Problem(law, architecture, limits_of_time), path)
     meshes = [(run.layout.data, run.layout.expert, run.layout.sequence) for run in runs]
     assert meshes == [(64, 1, 4096), (8, 8, 4096)] * 2
     published = efficiencies.of_our_trainer("H100", 64)

@@ -356,7 +356,7 @@ def test_another_number_of_experts_is_built_only_where_the_planned_one_does_not_
 
 
 def test_rule_of_thumb_holds_for_the_published_law(law):
-    rows = dense_models.rule_of_thumb(law, PAPER, 1e21, [1, 2, 4, 8, 16])
+    rows = dense_models.rules_of_thumb(Problem(law, PAPER, optimum.Constraints(flops=1e21), [1, 2, 4, 8, 16]))
     dense = optimum.optima(Problem(law, PAPER, optimum.Constraints(flops=1e21), [1]))
     assert [row["n_experts"] for row in rows] == [2, 4, 8]
     for row in rows:

@@ -1,6 +1,5 @@
 """Plans by hours on the planner page, from the speeds that Python puts there, against the plans of the command line."""
 
-import dataclasses
 import json
 import math
 import random
@@ -71,7 +70,7 @@ def wishes(count, seed):
 
 
 def question_of(state):
-    """(the law, its architecture, the limits and the numbers of experts of a state), as `fit plan` has them."""
+    """The problem of a state, as `fit plan` has it."""
     law = load(LAW)
     architecture = law.shaped(None, None)
     chips = Chips("H100", int(state["chips"]), 0.4, memory_share=MEMORY_SHARE)
@@ -86,16 +85,14 @@ def question_of(state):
         chips=chips,
         request=request,
     )
-    calibration = modelled_speed.calibration_of(law, architecture, chips, request, None)
     experts = tuple(map(int, state["experts"].split(","))) if "experts" in state else law.experts
-    limits = dataclasses.replace(limits, hours=float(state["hours"]))
-    return Problem(law, architecture, limits, experts, calibration)
+    problem = Problem(law, architecture, limits, experts)
+    return modelled_speed.at_modelled_speeds(problem, float(state["hours"]), None)
 
 
 def hours_of(problem, row):
     """The hours of a model on its tokens and chips, in its fastest layout, by the step's cost."""
-    chips = dataclasses.replace(problem.chips, count=row.get("chips", problem.chips.count))
-    problem = dataclasses.replace(problem, chips=chips)
+    problem = problem.on_chips(row.get("chips", problem.chips.count))
     hours = []
     for models in models_of(problem, row["n_experts"]):
         is_model = (models.n_active == row["n_active"]) & (models.n_total == row["n_total"])
