@@ -10,6 +10,7 @@ from fit import __main__ as command_line
 from fit.laws import FORMS
 from fit.render.planner import formulas, page
 
+ANSWERED = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
 SETTLED = """() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(function wait() {
     document.body.getAttribute("aria-busy") === "true" ? setTimeout(wait) : setTimeout(done); })))"""
 
@@ -28,11 +29,18 @@ class Planner:
             "console", lambda line: self.errors.append(line.text) if line.type in ("error", "warning") else None
         )
 
+    def ask(self, *, until=ANSWERED, **state):
+        """The page in this state of its hash, with its plan; other laws and pictures may follow."""
+        self.tab.goto(self.file + "#" + "&".join(f"{k}={v}" for k, v in state.items()))
+        self.tab.evaluate(until)
+        return self
+
     def open(self, **state):
         """The page in this state of its hash, drawn."""
-        self.tab.goto(self.file + "#" + "&".join(f"{k}={v}" for k, v in state.items()))
-        self.tab.evaluate(SETTLED)
-        return self
+        return self.ask(until=SETTLED, **state)
+
+    def scroll_width(self):
+        return self.tab.evaluate("document.documentElement.scrollWidth")
 
     def fill(self, **fields):
         self.tab.evaluate("document.querySelectorAll('.group').forEach((group) => (group.open = true))")
@@ -42,6 +50,9 @@ class Planner:
 
     def text(self, name):
         return self.tab.text_content(f"#{name}")
+
+    def plan(self):
+        return json.loads(self.text("json"))
 
     def line(self, label):
         """The value of a line of the answer."""

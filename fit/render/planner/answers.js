@@ -3,7 +3,7 @@
 import { data } from "./data.js";
 import { say } from "./messages.js";
 import { amount, dollarsText, durationText, flopsText, memoryText } from "./numbers.js";
-import { shareBeyond, winnersOf } from "./odds.js";
+import { shareBeyond } from "./odds.js";
 
 /** The lines on what to train, what it costs, and how sure that is.
  *  @type {(options: Options, plan: Plan) => Generator<Line>} */
@@ -89,7 +89,8 @@ function* countClauses(odds) {
     yield say(mostly ? "ODDS_MIXTURE" : "ODDS_DENSE", { count: mostly ? mixtures : draws - mixtures, draws });
     ofAll = "";
   }
-  const winners = winnersOf(odds).filter(({ n_experts }) => n_experts > 1);
+  const winners = odds.experts.filter(({ n_experts, best_in_draws }) => n_experts > 1 && best_in_draws);
+  winners.sort((a, b) => b.best_in_draws - a.best_in_draws);
   const counts = winners.map((row, i) => say(i ? "WIN" : "ODDS_FIRST", row) + (i ? "" : ofAll));
   if (counts.length) yield counts.join(", ");
 }

@@ -111,7 +111,7 @@ function answerNow() {
   if (state.law !== law.name) throw new PlanError(`law: this page does not hold “${state.law}”`);
   const options = optionsIn(law, state);
   const { chips, limits } = options;
-  if (chips && chips.mfu == null) Object.assign(limits, speedsIn(state, options, planCommand(state, options)));
+  if (chips && chips.mfu == null) Object.assign(limits, speedsIn(options, planCommand(options)));
   const plan = planOf(options);
   if (limits.speeds) refuseEndOfGrid(limits.speeds, plan);
   return { state, options, plan };
@@ -122,7 +122,7 @@ function showPlan({ options, plan }) {
   showLines("answer", [...planLines(options, plan)]);
   showLines("sizes", [sizesLine(plan)]);
   showLines("costs", costLines(plan));
-  const command = planCommand(state, options);
+  const command = planCommand(options);
   byId("command").textContent = command;
   byId("build-command").textContent = `${command} --emit_config=planned.py`;
   byId("json").textContent = JSON.stringify(plan, null, 1);

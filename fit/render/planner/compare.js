@@ -2,22 +2,18 @@
 
 import { hasBudget, hasEnoughExperts, shapeOf, tokensFor } from "./counts.js";
 import { data } from "./data.js";
-import { countsOfLaw, lawAtExperts, outsideRangesOf } from "./law.js";
-import { finding, infeasibleReason, say } from "./messages.js";
+import { lawAtExperts, outsideRangesOf } from "./law.js";
+import { PlanError, finding, infeasibleReason, say } from "./messages.js";
 import { referenceShape } from "./options.js";
 import { isAtEdge } from "./plan.js";
 import { leastFlops, solve } from "./solve.js";
 
-// The shapes that the law can tell apart, within its data, in sizes as that shape has them.
-function shapesToTry(law, { vocab_size, width_per_block }) {
-  return law.shapes.map((experts) => shapeOf({ ...law.own, vocab_size, width_per_block, ...experts }));
-}
-
-// {optimum, shape} of the law's least loss over shapes and experts; optimum is null where nothing is feasible. Yields
-// after each shape.
-function* bestOverShapes(law, options, experts) {
+// {optimum, shape} of the law's least loss over experts and the shapes that it tells apart within its data, each in the
+// sizes that are asked for; optimum is null where nothing is feasible.
+function bestOverShapes(law, options, experts) {
   const { limits } = options;
-  const shapes = shapesToTry(law, options.shape);
+  const { vocab_size, width_per_block } = options.shape;
+  const shapes = law.shapes.map((narrow) => shapeOf({ ...law.own, vocab_size, width_per_block, ...narrow }));
   let best = { optimum: null, shape: shapes[0] };
   for (const shape of shapes) {
     for (const n_experts of experts) {
@@ -26,16 +22,15 @@ function* bestOverShapes(law, options, experts) {
       const isBetter = optimum.feasible && !(best.optimum?.loss <= optimum.loss);
       if (isBetter) best = { optimum, shape };
     }
-    yield;
   }
   return best;
 }
 
 // The law's best dense model, and how it lies behind `loss`; null where there is none.
-function* denseAnswer(law, options, loss) {
+function denseAnswer(law, options, loss) {
   if (!law.knows_dense) return null;
   const dense = law.dense ? data.laws.find(({ name }) => name === law.dense) : law;
-  const { optimum, shape } = yield* bestOverShapes(dense, options, [1]);
+  const { optimum, shape } = bestOverShapes(dense, options, [1]);
   if (!optimum) return null;
   const { n_active, n_tokens } = optimum;
   const loss_saved_share = 1 - loss / optimum.loss;
@@ -61,23 +56,21 @@ function referenceAnswer(law, reference, n_experts, shape, limits) {
   const only = law.only_experts;
   if (only != null && Math.abs(itsExperts - only) > 1e-5 * only) return null;
   const d_model = counts.n_embedding / its.vocab_size;
-  const asCounted = countsOfLaw(law, its, { ...counts, d_model });
-  const loss = lawAtExperts(law, its, itsExperts).lossOfCounts({ ...asCounted, n_tokens });
+  const loss = lawAtExperts(law, its, itsExperts).loss({ ...counts, d_model }, n_tokens);
   const budgetAlone = { ...limits, memory_bytes: null, max_tokens: null, serving: null };
   const least = leastFlops(law, n_experts, shape, budgetAlone, loss, 1e-6 * flops, flops);
   return { n_tokens, loss, flops_share: least == null ? null : least / flops };
 }
 
-/** The law's best architecture, its best dense one and the reference model beside them; {law, why} where nothing is
- *  feasible. options: of the chosen law. experts: those allowed, null for the law's own. Yields now and then, and
- *  returns the answer.
- *  @type {(law: Law, options: Options, experts: ?Experts[]) => Generator} */
-export function* lawAnswer(law, options, experts) {
+/** The law's best architecture, its best dense one and the reference model beside them. Throws PlanError where nothing
+ *  is feasible. options: of the chosen law. experts: those allowed, null for the law's own.
+ *  @type {(law: Law, options: Options, experts: ?Experts[]) => object} */
+export function lawAnswer(law, options, experts) {
   const { reference, limits } = options;
   const chose_experts = law.knows_experts && !law.fixes_experts;
   const compared = experts && chose_experts ? experts : law.experts;
-  const { optimum, shape } = yield* bestOverShapes(law, options, compared);
-  if (!optimum) return { law: law.name, why: infeasibleReason(shape, limits, [Math.min(...compared)]) };
+  const { optimum, shape } = bestOverShapes(law, options, compared);
+  if (!optimum) throw new PlanError(infeasibleReason(shape, limits, [Math.min(...compared)]));
   const { feasible: _, ...row } = optimum;
   const { n_experts, loss } = row;
   const answer = {
@@ -89,7 +82,7 @@ export function* lawAnswer(law, options, experts) {
     chose_experts,
     at_edge: isAtEdge(law, n_experts, compared),
     extrapolation: outsideRangesOf(law, shape, optimum),
-    dense: yield* denseAnswer(law, options, loss),
+    dense: denseAnswer(law, options, loss),
   };
   if (reference) answer.like = referenceAnswer(law, reference, n_experts, shape, limits);
   return answer;
@@ -103,24 +96,13 @@ function countedAnswers(answers) {
   return answers.filter((answer) => !answer.extrapolation.some(isTooFar));
 }
 
-// How far the laws' answers lie apart, for each of several columns.
-function agreementOf(counted) {
-  const mixtures = counted.filter((answer) => answer.mixtures);
-  const chose = mixtures.filter((answer) => answer.chose_experts);
-  const spans = ["n_active", "n_total", "n_tokens"].map((column) => spanOf(column, mixtures));
-  return [...spans, spanOf("n_experts", chose)].filter((span) => span != null);
-}
-
-// The lowest and highest value of a column; limit: what holds all models there, so that they agree in nothing else.
-function spanOf(column, answers) {
-  if (answers.length < 2) return null;
+// How far the laws' answers lie apart in a column; none for fewer than two answers, or if a limit holds all of them.
+function spansOf(column, answers, isHeld = () => false) {
+  if (answers.length < 2 || answers.every(isHeld)) return [];
   const values = answers.map((answer) => answer[column]);
   const low = Math.min(...values);
   const high = Math.max(...values);
-  let limit = null;
-  if (column === "n_total" && answers.every(({ size_bound }) => size_bound === "memory")) limit = "memory";
-  if (column === "n_experts" && answers.every(({ at_edge }) => at_edge)) limit = "experts";
-  return { column, low, high, limit, factor: high / low, agree: high <= data.compare.agree * low };
+  return [{ column, low, high, factor: high / low }];
 }
 
 /** Findings on the laws together. @type {(answers: object[]) => Generator<Finding>} */
@@ -137,10 +119,17 @@ export function* findingsOfLaws(answers) {
     const ends = { least: Math.min(...saved), most: Math.max(...saved) };
     yield finding("laws_prefer", { count: mixtures.length, for_mixtures, ...ends });
   }
-  const spans = agreementOf(counted).filter(({ limit }) => limit === null);
+  const sized = counted.filter((answer) => answer.mixtures);
+  const chose = sized.filter(({ chose_experts }) => chose_experts);
+  const spans = [
+    ...spansOf("n_active", sized),
+    ...spansOf("n_total", sized, ({ size_bound }) => size_bound === "memory"),
+    ...spansOf("n_tokens", sized),
+    ...spansOf("n_experts", chose, ({ at_edge }) => at_edge),
+  ];
   const inWords = (these) => these.map((span) => say("LAWS_SPAN", span)).join("; ");
-  const apart = inWords(spans.filter(({ agree }) => !agree));
-  const near = inWords(spans.filter(({ agree }) => agree));
+  const apart = inWords(spans.filter(({ factor }) => factor > data.compare.agree));
+  const near = inWords(spans.filter(({ factor }) => factor <= data.compare.agree));
   if (apart) yield finding("laws_disagree", { what: apart });
   if (near) yield finding("laws_agree", { agree: data.compare.agree, what: near });
 }

@@ -4,37 +4,26 @@ import { compareCommand } from "./command.js";
 import { findingsOfLaws, lawAnswer } from "./compare.js";
 import { data } from "./data.js";
 import { byId, showLines } from "./elements.js";
-import { defaultState } from "./form.js";
-import { PlanError } from "./messages.js";
+import { defaultState, lawOf } from "./form.js";
+import { withErrors } from "./messages.js";
 import { amount, percentText } from "./numbers.js";
-
-// The laws that are set beside each other: those of fit compare, and the one that is chosen.
-function comparedLaws(chosen) {
-  const usual = data.compare.laws.map((name) => data.laws.find((law) => law.name === name));
-  return usual.includes(chosen) ? usual : [chosen, ...usual];
-}
-
-// The law's answer, or why it has none.
-function* answerOrWhy(law, options, experts) {
-  try {
-    return yield* lawAnswer(law, options, experts);
-  } catch (error) {
-    if (!(error instanceof PlanError)) throw error;
-    return { law: law.name, why: error.message };
-  }
-}
 
 /** Shows what each law would build, and what they agree on; yields after each law. By hours the page knows the speeds
  *  of one law's models, and compares none.
  *  @type {(answer: Answer) => Generator} */
 export function* showLaws({ state, options }) {
   const { law: chosen, reference, limits } = options;
-  const laws = comparedLaws(chosen);
-  byId("compare").textContent = compareCommand(state, options, laws.map(({ name }) => name));
+  const usual = data.compare.laws.map(lawOf); // those of fit compare
+  const laws = usual.includes(chosen) ? usual : [chosen, ...usual];
+  byId("compare").textContent = compareCommand(options, laws.map(({ name }) => name));
   const rows = [];
   const isDefault = state.experts.trim() === defaultState(chosen).experts;
   for (const law of limits.speeds ? [] : laws) {
-    rows.push(yield* answerOrWhy(law, options, isDefault ? null : options.experts));
+    const answered = withErrors(
+      () => lawAnswer(law, options, isDefault ? null : options.experts),
+      (why) => rows.push({ law: law.name, why }),
+    );
+    if (answered) rows.push(answered);
     yield;
   }
   const answers = rows.filter((row) => !row.why);

@@ -1,7 +1,6 @@
 // Parameters, bytes and tokens of a model of any width and number of experts, as fit/model counts them.
 
 import { data } from "./data.js";
-import { roundHalfToEven } from "./numbers.js";
 
 export const TRAINING_FLOPS = 6; // of one parameter and token
 export const INFERENCE_FLOPS = 2;
@@ -35,12 +34,7 @@ function layersStored(shape, n_experts) {
 
 /** Experts that a token chooses. @type {(shape: Shape) => number} */
 export function topK(shape) {
-  return roundHalfToEven(shape.active_width * shape.granularity) - shape.shared;
-}
-
-/** The width of the smallest model. @type {(shape: Shape) => Width} */
-export function smallestWidth(shape) {
-  return shape.width_per_block * (1 + shape.n_dense);
+  return Math.round(shape.active_width * shape.granularity) - shape.shared;
 }
 
 /** Whether there are as many experts as a token uses. @type {(shape: Shape, n_experts: Experts) => boolean} */
@@ -57,14 +51,25 @@ function parameters(shape, width, layers) {
   return embeddingAndHead(shape) * width + inBlocks * width * width;
 }
 
-/** Parameters that a token uses. @type {(shape: Shape, width: Width, n_experts: Experts) => Parameters} */
-export function activeParameters(shape, width, n_experts) {
+// Parameters that a token uses.
+function activeParameters(shape, width, n_experts) {
   return parameters(shape, width, layersUsed(shape, n_experts));
 }
 
-/** All parameters. @type {(shape: Shape, width: Width, n_experts: Experts) => Parameters} */
-export function totalParameters(shape, width, n_experts) {
-  return parameters(shape, width, layersStored(shape, n_experts));
+/** A model of a width, with what memory its weights and cache take.
+ *  @type {(shape: Shape, limits: Limits, d_model: Width, n_experts: Experts) => Model} */
+export function modelOfWidth(shape, limits, d_model, n_experts) {
+  const n_active = activeParameters(shape, d_model, n_experts);
+  const n_total = parameters(shape, d_model, layersStored(shape, n_experts));
+  const cachedOfToken = (2 * shape.kv_share * shape.attention * d_model ** 2) / shape.width_per_block;
+  const cache = limits.bytes_per_kv_element * limits.kv_tokens * cachedOfToken;
+  return { n_experts, n_active, n_total, d_model, memory_bytes: limits.bytes_per_parameter * n_total + cache };
+}
+
+/** The smallest model, which has one block of experts.
+ *  @type {(shape: Shape, limits: Limits, n_experts: Experts) => Model} */
+export function smallestModel(shape, limits, n_experts) {
+  return modelOfWidth(shape, limits, shape.width_per_block * (1 + shape.n_dense), n_experts);
 }
 
 /** FLOPs of training. @type {(model: {n_active: Parameters, n_tokens: Tokens}) => Flops} */
@@ -95,13 +100,6 @@ export function structureColumns(shape, n_experts) {
   }
   if (n_experts > 1) return { ...narrow, sparsity: 1 - topK(shape) / n_experts, top_k: topK(shape) };
   return { n_experts, sparsity: 1 - 1 / n_experts, top_k: 1, granularity: 1, shared_share: 0 };
-}
-
-/** Weights and cache. @type {(shape: Shape, limits: Limits, width: Width, n_experts: Experts) => Bytes} */
-export function servingBytes(shape, limits, width, n_experts) {
-  const weights = limits.bytes_per_parameter * totalParameters(shape, width, n_experts);
-  const cachedOfToken = (2 * shape.kv_share * shape.attention * width ** 2) / shape.width_per_block;
-  return weights + limits.bytes_per_kv_element * limits.kv_tokens * cachedOfToken;
 }
 
 /** Whether FLOPs or hours bound size and tokens. @type {(limits: Limits) => boolean} */

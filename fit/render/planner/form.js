@@ -9,14 +9,8 @@ export function lawOf(name) {
 
 /** The state before anything was typed. like: the model to start from. @type {(law: Law, like?: string) => State} */
 export function defaultState(law, like = "") {
-  const { vocab_size, width_per_block } = data.published[like]?.shape ?? law.shape;
-  const sizes = { vocab_size: sizeText(vocab_size), width_per_block: sizeText(width_per_block) };
-  return { law: law.name, like, ...data.defaults, ...law.defaults, ...(like ? {} : law.example), ...sizes };
-}
-
-// A size as text; "" for a sentence that asks for one.
-function sizeText(size) {
-  return typeof size === "number" ? String(size) : "";
+  const start = like ? data.published[like]?.defaults : law.example;
+  return { law: law.name, like, ...data.defaults, ...law.defaults, ...start };
 }
 
 /** The state of an address, "#flops=1e22&..." or the same after a "?". error: a sentence on unknown settings, or "".

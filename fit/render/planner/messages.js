@@ -1,9 +1,9 @@
 // Sentences and findings: the command line's own templates (fit/messages/), filled in.
 
-import { INFERENCE_FLOPS, TRAINING_FLOPS, activeParameters, hasEnoughExperts, smallestWidth, topK } from "./counts.js";
+import { INFERENCE_FLOPS, TRAINING_FLOPS, hasEnoughExperts, smallestModel, topK } from "./counts.js";
 import { data } from "./data.js";
 import { fillTemplate } from "./numbers.js";
-import { sizeLimits } from "./serving.js";
+import { exceededLimit } from "./serving.js";
 
 /** A sentence of the command line. @type {(name: string, values?: object) => string} */
 export function say(name, values = {}) {
@@ -25,8 +25,8 @@ export function refuse(name, values) {
 }
 
 /** The result of compute(); where that throws a PlanError, null, after onError was called with its sentence.
- *  @type {<T>(compute: () => T, onError?: (sentence: string) => void) => ?T} */
-export function withErrors(compute, onError = () => {}) {
+ *  @type {<T>(compute: () => T, onError: (sentence: string) => void) => ?T} */
+export function withErrors(compute, onError) {
   try {
     return compute();
   } catch (error) {
@@ -42,16 +42,18 @@ export function infeasibleReason(shape, limits, experts) {
   const possible = experts.filter((n_experts) => hasEnoughExperts(shape, n_experts));
   if (!possible.length) return say("TOO_FEW_EXPERTS", { e: Math.max(...experts), used: topK(shape) });
   const e = Math.min(...possible);
-  const d = smallestWidth(shape);
+  const model = smallestModel(shape, limits, e);
+  const { n_active, d_model: d } = model;
   const smallest = say(shape.n_dense ? "SMALLEST_OF" : "SMALLEST", { d, e, blocks: 1 + shape.n_dense });
-  for (const { sentence, most, needed, values } of sizeLimits(shape, limits, e)) {
-    const need = needed(d);
+  const exceeded = exceededLimit(shape, limits, model);
+  if (exceeded) {
+    const { sentence, most, needed, values } = exceeded;
+    const need = needed(model);
     const gigabytes = { need: need / 1e9, limit: most / 1e9, times: need / most };
-    if (need > most) return say(sentence, { smallest, ...gigabytes, ...values(need) });
+    return say(sentence, { smallest, ...gigabytes, ...values(need) });
   }
   const { flops, inference_tokens, budget, speeds } = limits;
   if (speeds) return say("PAGE_WITHOUT_SPEEDS", { missing: "within these limits", command: speeds.asked.command });
-  const n_active = activeParameters(shape, d, e);
   const inference = INFERENCE_FLOPS * n_active * inference_tokens;
   const need = inference + TRAINING_FLOPS * n_active;
   const share = inference ? say("INFERENCE_SHARE", { inference }) : "";

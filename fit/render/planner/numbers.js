@@ -22,10 +22,6 @@ export function amount(x) {
   return COMPACT.format(x);
 }
 
-function threeDigits(x) {
-  return withoutTrailingZeros(Number(x.toPrecision(3)).toFixed(6));
-}
-
 const MEMORY_UNITS = ["bytes", "KB", "MB", "GB", "TB", "PB"];
 
 /** A memory: 24.3 GB, 73.1 KB. @type {(bytes: Bytes) => string} */
@@ -33,7 +29,7 @@ export function memoryText(bytes) {
   const rounded = Number(bytes.toPrecision(3));
   const power = rounded > 0 ? Math.floor(Math.log10(rounded) / 3 + 1e-9) : 0;
   const unit = Math.min(Math.max(power, 0), MEMORY_UNITS.length - 1);
-  return `${threeDigits(rounded / 1000 ** unit)} ${MEMORY_UNITS[unit]}`;
+  return `${Number((rounded / 1000 ** unit).toPrecision(3))} ${MEMORY_UNITS[unit]}`;
 }
 
 const SUPERSCRIPTS = { "-": "⁻", 0: "⁰", 1: "¹", 2: "²", 3: "³", 4: "⁴", 5: "⁵", 6: "⁶", 7: "⁷", 8: "⁸", 9: "⁹" };
@@ -55,7 +51,7 @@ export function durationText(hours) {
   const unit = TIMES.find(([from]) => hours >= from);
   if (!unit) return "< 1 s";
   const [, size, name] = unit;
-  return `${threeDigits(hours / size)} ${name}`;
+  return `${Number((hours / size).toPrecision(3))} ${name}`;
 }
 
 /** Dollars: $12.8K. @type {(x: number) => string} */
@@ -110,9 +106,4 @@ export function parseNumber(text) {
 /** A number as a flag takes it, without loss of digits: 16384, 2e12. @type {(x: number) => string} */
 export function flagText(x) {
   return x < 1e6 && x >= 1e-4 ? String(x) : x.toExponential().replace("e+", "e");
-}
-
-/** Rounds as Python does. @type {(x: number) => number} */
-export function roundHalfToEven(x) {
-  return Math.abs(x % 1) === 0.5 ? 2 * Math.round(x / 2) : Math.round(x);
 }

@@ -2,14 +2,16 @@
 
 import { data } from "./data.js";
 import { drawsOf, driftFactor, falls, flopsOfLaw, lawAtExperts, percentile } from "./law.js";
-import { largestSize, solve } from "./solve.js";
+import { largestWidth, solve } from "./solve.js";
 
 /** The odds of a plan by FLOPs: fields of `odds` in `fit plan --json`.
  *  @type {(options: Options, optima: Optimum[]) => Odds} */
 export function oddsOf(options, optima) {
   const { close, close_budget } = data.odds;
-  const draws = solveDraws(options, optima);
-  const experts = rowsOf(options, draws.length ? draws : [medians(options, optima)]);
+  const { law } = options;
+  const draws = solveDraws(options, optima, drawsOf(law));
+  const own = { coefficients: law.coefficients, drift: null }; // in place of draws where there are none
+  const experts = rowsOf(options, draws.length ? draws : solveDraws(options, optima, [own]));
   const [first, second] = [...experts].sort((a, b) => a.expected_loss - b.expected_loss);
   const odds = {
     drawn: draws.length ? ["law"] : [],
@@ -24,7 +26,7 @@ export function oddsOf(options, optima) {
   if (draws.length) {
     const mixtures = experts.filter(({ n_experts }) => n_experts > 1);
     odds.mixture_in_draws = mixtures.reduce((sum, { best_in_draws }) => sum + best_in_draws, 0);
-    odds.percentiles = options.law.bootstrap.percentiles;
+    odds.percentiles = law.bootstrap.percentiles;
   }
   if (second == null) return odds;
   const behind = second.expected_loss - first.expected_loss;
@@ -39,11 +41,6 @@ export function oddsOf(options, optima) {
  *  @type {(first: object, second: object) => number} */
 export function shareBeyond(first, second) {
   return Math.max((1 + second.regret_share[0]) / (1 + first.regret_share[0]) - 1, 0);
-}
-
-/** The rows that are the best in some draw, those first that are it in most. @type {(odds: Odds) => object[]} */
-export function winnersOf({ experts }) {
-  return experts.filter((row) => row.best_in_draws).sort((a, b) => b.best_in_draws - a.best_in_draws);
 }
 
 function indexOfLeast(values) {
@@ -63,13 +60,13 @@ function rowsOf({ law, shape }, draws) {
   const shareOf = (nats) => Math.expm1(Math.min(nats / worth, data.odds.most_log_share));
   return draws[0].optima.map(({ n_experts }, i) => {
     const regrets = draws.map(({ best }, draw) => losses[i][draw] - losses[best][draw]);
-    const drifted = draws.map(({ index, optima }, draw) => {
-      return losses[i][draw] * driftFactor(law, index, flopsOfLaw(law, shape, optima[i]));
+    const drifted = draws.map(({ drift, optima }, draw) => {
+      return losses[i][draw] * driftFactor(law, drift, flopsOfLaw(law, shape, optima[i]));
     });
     const { percentiles = [10, 90] } = law.bootstrap ?? {};
     return {
       n_experts,
-      best_in_draws: draws.filter(({ index, best }) => index != null && best === i).length,
+      best_in_draws: draws.filter(({ drift, best }) => drift != null && best === i).length,
       expected_loss: expected[i],
       regret_share: [mean(regrets), percentile(regrets, 90)].map(shareOf),
       loss: percentiles.map((percent) => percentile(drifted, percent)),
@@ -77,33 +74,23 @@ function rowsOf({ law, shape }, draws) {
   });
 }
 
-// The best models in each draw that has any.
-function solveDraws({ law, shape, limits }, optima) {
-  const experts = optima.map(({ n_experts }) => n_experts);
-  const largest = experts.map((n_experts) => largestSize(n_experts, shape, limits));
-  const draws = [];
-  drawsOf(law).forEach((coefficients, index) => {
-    const laws = experts.map((n_experts) => lawAtExperts(law, shape, n_experts, coefficients));
-    if (!laws.every(falls)) return;
-    const solved = laws.map((lawAt, i) => solve(lawAt, experts[i], shape, limits, largest[i]));
-    draws.push(ofDraw(laws, solved, index));
-  });
-  return draws;
-}
-
-// In place of draws where there are none: the optima by the law's own coefficients.
-function medians({ law, shape }, optima) {
-  const laws = optima.map(({ n_experts }) => lawAtExperts(law, shape, n_experts));
-  return ofDraw(laws, optima, null);
-}
-
-// A draw with its models, the index of the best of them, and how much ln loss falls with ln tokens. index: of the draw.
-function ofDraw(laws, optima, index) {
+// Each draw that has an optimum everywhere: its models, the index of the best of them, and how much ln loss falls with
+// ln tokens.
+function solveDraws({ law, shape, limits }, optima, draws) {
   const { gain } = data.odds; // share of tokens more that says what tokens are worth
-  const gains = optima.map(({ n_active, n_tokens, loss }, i) => {
-    return Math.log(loss / laws[i].loss(n_active, n_tokens * (1 + gain))) / Math.log1p(gain);
-  });
-  return { index, optima, best: indexOfLeast(optima.map(({ loss }) => loss)), gains };
+  const experts = optima.map(({ n_experts }) => n_experts);
+  const largest = experts.map((n_experts) => largestWidth(n_experts, shape, limits));
+  const solved = [];
+  for (const { coefficients, drift } of draws) {
+    const laws = experts.map((n_experts) => lawAtExperts(law, shape, n_experts, coefficients));
+    if (!laws.every(falls)) continue;
+    const models = laws.map((lawAt, i) => solve(lawAt, experts[i], shape, limits, largest[i]));
+    const gains = models.map((model, i) => {
+      return Math.log(model.loss / laws[i].loss(model, model.n_tokens * (1 + gain))) / Math.log1p(gain);
+    });
+    solved.push({ drift, optima: models, best: indexOfLeast(models.map(({ loss }) => loss)), gains });
+  }
+  return solved;
 }
 
 // {column: [least, most]} of the columns that set two models apart.

@@ -108,26 +108,25 @@ export function optionsIn(law, state) {
     serving: servingIn(state, chips),
   };
   const reference = referenceModel(state.like);
-  const shape = shapeIn(law, state, reference);
-  return { law, like: state.like, shape, reference, limits, experts, chips, memory_gb, devices, hours };
+  const typed = typedSizes(law, state);
+  const shape = shapeIn(law, reference, typed);
+  return { law, like: state.like, typed, shape, reference, limits, experts, chips, memory_gb, devices, hours };
 }
 
-/** Whether a size is typed that the law and the model to start from do not have.
- *  @type {(state: State, name: string, law: Law) => boolean} */
-export function isTyped(state, name, law) {
-  return state[name].trim() !== "" && state[name] !== defaultState(law, state.like)[name];
+// The sizes that are typed, where the law and the model to start from have others.
+function typedSizes(law, state) {
+  const usual = defaultState(law, state.like);
+  const names = ["vocab_size", "width_per_block"].filter((name) => ![usual[name], ""].includes(state[name].trim()));
+  return Object.fromEntries(names.map((name) => [name, wholeIn(state, name)]));
 }
 
 // The shape of the reference model, else of the law's own, with the sizes that are typed.
-function shapeIn(law, state, reference) {
+function shapeIn(law, reference, typed) {
+  const { vocab_size, width_per_block } = { ...(reference?.shape ?? law.shape), ...typed };
+  const question = [vocab_size, width_per_block].find((size) => typeof size === "string"); // that asks for one
+  if (question) throw new PlanError(question);
   const base = reference ? referenceShape(reference, law) : law.own;
-  const sizes = {};
-  for (const name of ["vocab_size", "width_per_block"]) {
-    const usual = (reference?.shape ?? law.shape)[name];
-    sizes[name] = state[name].trim() === "" ? usual : wholeIn(state, name);
-    if (typeof sizes[name] === "string") throw new PlanError(usual); // the sentence that asks for one
-  }
-  return shapeOf({ ...base, ...sizes });
+  return shapeOf({ ...base, vocab_size, width_per_block });
 }
 
 /** Models built like a published one, with experts as the law counts them.

@@ -32,7 +32,8 @@ from fit.planning import (
     plan_findings,
     serving,
 )
-from fit.planning.training_chips import MFU
+from fit.planning.constraints import Constraints
+from fit.planning.training_chips import MFU, Chips
 from fit.render.planner import formulas
 from fit.table.files import check_writable, write_text
 from fit.table.runs import Runs
@@ -54,6 +55,7 @@ DEFAULTS = dict(  # of fields that no law decides, as text
     inference_tokens="0",
     max_tokens="",
 )
+ASSUMED = ("bytes_per_parameter", "bytes_per_kv_element", "kv_tokens", "inference_tokens")  # without a flag
 EXAMPLE = dict(flops="1e22", memory_gb="80", context="16384")  # of the paper's laws
 MOST_RUNS = 1200  # on the page, spread evenly over the table
 SCRIPTS = (
@@ -139,6 +141,7 @@ def of(laws: Sequence[Law], measured: tuple[Runs, Array] | None, chips: tuple[st
         chips={kind: _chip(kind) for kind in CHIPS},
         serving=_constants(serving, "BATCHES", "LABEL", "BANDWIDTH_SHARE"),
         defaults=DEFAULTS,
+        assumed=_constants(Constraints, *ASSUMED) | _constants(Chips, "devices", "serve_batch"),
         forms={name: _form(FORMS[name]) for name in sorted({law.form.name for law in all_laws})},
         compare=_constants(compare, "LAWS", "ABOUT") | _constants(agreement, "AGREE", "FURTHEST"),
         published={name: _reference_model(name) for name in reference_model.PUBLISHED},
@@ -167,28 +170,34 @@ def _chip(kind: str) -> Json:
     )
 
 
-def _constants(module: ModuleType, *names: str) -> Json:
-    """{name in lower case: value} of a module's constants."""
-    return {name.lower(): getattr(module, name) for name in names}
+def _constants(place: ModuleType | type, *names: str) -> Json:
+    """{name in lower case: value} of the constants of a module, or of what a dataclass has without a value."""
+    return {name.lower(): getattr(place, name) for name in names}
 
 
 def _reference_model(name: str) -> Json:
     """A published model: what it counts, and the shape of models built like it."""
     reference = reference_model.read(name)
-    return dict(counts=compare.counts(reference), shape=dataclasses.asdict(reference.architecture()))
+    shape = dataclasses.asdict(reference.architecture())
+    return dict(counts=compare.counts(reference), shape=shape, defaults=_as_text({size: shape[size] for size in SIZES}))
+
+
+def _as_text(sizes: dict[str, int | str]) -> dict[str, str]:
+    """Sizes as texts of the form; "" for a sentence that asks for one."""
+    return {name: "" if isinstance(size, str) else str(size) for name, size in sizes.items()}
 
 
 _LAW = (
-    *("name", "counts_embedding", "fixes_experts", "published", "experts", "ranges"),
+    *("name", "counts_embedding", "fixes_experts", "published", "experts"),
     *("only_experts", "of_mixtures", "knows_dense", "no_draws"),
 )
-_MODELS = ("width_per_block", "unique_tokens")
 
 
 def _law(law: Law) -> Json:
     """A law as the page knows it."""
     law.check_plannable()
     models_of_runs = law.models
+    shape = {name: _value_or_refusal(law, name) for name in SIZES}
     architecture = None
     if models_of_runs.architecture:
         architecture = dataclasses.asdict(models_of_runs.architecture.architecture(1, 1))
@@ -196,11 +205,10 @@ def _law(law: Law) -> Json:
         form=law.form.name,
         coefficients={name: law.coefficients[name] for name in law.form.names},
         **{name: getattr(law, name) for name in _LAW},
-        defaults=_defaults(law),
+        defaults=_defaults(law) | _as_text(shape),
         example=EXAMPLE if law.form.name == "joint" and law.published else {},
         own=architecture,
         dense=law.dense if law.published else None,
-        fixed=law.fixed,
         beyond_runs=law.beyond_runs.to_dict() if law.beyond_runs else None,
         findings=_findings(law),
         shapes=[
@@ -208,14 +216,24 @@ def _law(law: Law) -> Json:
             for each in compare.architectures_to_try(law, SIZES, None)
         ],
         origin=_origin(law),
-        models={name: models_of_runs[name] for name in _MODELS if name in models_of_runs},
-        shape={name: _value_or_refusal(law, name) for name in ("vocab_size", "width_per_block")},
+        width_of_runs=models_of_runs.width_per_block,
+        shape=shape,
         own_vocabulary=law_counts.law_vocabulary(law),
         counted_as_they_are=law_counts.counted_as_they_are(law),
+        ranges=_ranges(law),
         shape_ranges=law_counts.shape_ranges(law),
         records_shapes=bool(law.shape_ranges),
         bootstrap=law.bootstrap.to_dict() if law.bootstrap else None,
     )
+
+
+def _ranges(law: Law) -> dict[str, tuple[float, float]]:
+    """{column: (low, high)} of the columns in which a model may lie outside the law's runs, but for its shape."""
+    names = (*law.form.columns, *law.fixed, "training_flops")
+    ranges = {name: law.ranges[name] for name in names if name in law.ranges}
+    if law.models.unique_tokens:
+        ranges["unique_tokens"] = (0, law.models.unique_tokens)
+    return ranges
 
 
 def _defaults(law: Law) -> Json:

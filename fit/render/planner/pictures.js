@@ -2,12 +2,13 @@
 
 import { colourOf, drawPicture, makePicture } from "./chart.js";
 import { flopsPerHour } from "./cost.js";
-import { SECONDS_OF_AN_HOUR, hasBudget, servingBytes, smallestWidth, tokensFor } from "./counts.js";
+import { SECONDS_OF_AN_HOUR, hasBudget, modelOfWidth, smallestModel, tokensFor, widthOf } from "./counts.js";
 import { byId, element } from "./elements.js";
 import { lawAtExperts, outsideRangesOf } from "./law.js";
 import { PlanError, withErrors } from "./messages.js";
 import { amount, durationText, flopsText, general, memoryText } from "./numbers.js";
-import { feasibleOf, largestSize, optimaOf, solve } from "./solve.js";
+import { exceededLimit } from "./serving.js";
+import { feasibleOf, optimaOf, solve, trained } from "./solve.js";
 import { curveInHours } from "./speeds.js";
 
 const POINTS = 72; // of a curve
@@ -69,13 +70,19 @@ function linesOf({ law, shape, experts }, shareOf, pointsOf) {
   });
 }
 
+// The model of a size, on the training tokens that the budget buys it.
+function trainedOfSize(lawAt, n_active, n_experts, { shape, limits }) {
+  return trained(lawAt, limits, modelOfWidth(shape, limits, widthOf(shape, n_active, n_experts), n_experts));
+}
+
 function ring(x, { n_experts, loss }) {
   return { x, y: loss, r: 8, kind: "ring", text: `E = ${n_experts}: loss ${loss.toFixed(4)}` };
 }
 
 // The runs with about the tokens that the limits buy for their size. Each loss is moved along the law to just those
 // tokens, where its distance from the curve is the run's own error.
-function runsNear(runs, { law, shape, limits, experts }) {
+function runsNear(runs, options) {
+  const { law, shape, limits, experts } = options;
   const near = [];
   runs.loss.forEach((loss, i) => {
     const n_active = runs.n_active[i];
@@ -84,7 +91,8 @@ function runsNear(runs, { law, shape, limits, experts }) {
     const isNear = Math.abs(Math.log(runs.n_tokens[i] / n_tokens)) < Math.log(NEAR);
     if (!isNear || !experts.includes(n_experts)) return;
     const lawAt = lawAtExperts(law, shape, n_experts);
-    const moved = (loss * lawAt.loss(n_active, n_tokens)) / lawAt.loss(n_active, runs.n_tokens[i]);
+    const model = trainedOfSize(lawAt, n_active, n_experts, options);
+    const moved = (loss * model.loss) / lawAt.loss(model, runs.n_tokens[i]);
     near.push({ n_active, n_experts, loss: moved, kind: runs.held_out[i] ? "hollow" : "dot" });
   });
   return near;
@@ -100,15 +108,11 @@ function sizesSpec(options, plan, shareOf, runs) {
   const range = logSpaced(Math.min(...shownSizes) / 4, Math.max(...shownSizes) * 4);
   const sizes = range.filter((size) => limits.speeds || tokensFor(limits, size) >= 1);
   const lines = linesOf(options, shareOf, (n_experts, lawAt) => {
-    if (limits.speeds) {
-      const models = curveInHours(lawAt, n_experts, shape, limits);
-      return models.map((model) => ({ x: model.n_active, model, isTooLarge: model.exceeded !== "" }));
-    }
-    const largest = largestSize(n_experts, shape, limits).size;
-    return sizes.map((n_active) => {
-      const n_tokens = tokensFor(limits, n_active);
-      const model = { n_experts, n_active, n_tokens, loss: lawAt.loss(n_active, n_tokens) };
-      return { x: n_active, model, isTooLarge: n_active > largest };
+    const models = limits.speeds
+      ? curveInHours(lawAt, n_experts, shape, limits)
+      : sizes.map((n_active) => trainedOfSize(lawAt, n_active, n_experts, options));
+    return models.map((model) => {
+      return { x: model.n_active, model, isTooLarge: exceededLimit(shape, limits, model) != null };
     });
   });
   function dotOf({ n_active, loss, n_experts }, r, kind) {
@@ -147,11 +151,8 @@ function specAlong(range, at, limitsAt, xAxis, options, plan, shareOf) {
 function memoriesToShow(options) {
   const { shape, limits } = options;
   const optima = optimaWithoutMemory(options);
-  const taken = optima.map(({ d_model, n_experts, memory_bytes }) => {
-    return memory_bytes ?? servingBytes(shape, limits, d_model, n_experts); // by hours a model has its own count
-  });
-  const smallest = servingBytes(shape, limits, smallestWidth(shape), 1);
-  const low = Math.max(smallest, taken[0] / 8);
+  const taken = optima.map(({ memory_bytes }) => memory_bytes);
+  const low = Math.max(smallestModel(shape, limits, 1).memory_bytes, taken[0] / 8);
   const limit = limits.memory_bytes;
   return logSpaced(Math.min(low, limit ?? Infinity), Math.max(1.5 * Math.max(...taken), 1.2 * (limit ?? 0)));
 }

@@ -1,12 +1,12 @@
 // A plan: what `fit plan --json` prints, by the same names, without the model of whole blocks.
 
 import { costOf } from "./cost.js";
-import { INFERENCE_FLOPS, servingBytes, trainingFlops } from "./counts.js";
+import { INFERENCE_FLOPS, trainingFlops } from "./counts.js";
 import { findingsOf } from "./findings.js";
 import { outsideRangesOf } from "./law.js";
 import { infeasibleReason } from "./messages.js";
 import { oddsOf } from "./odds.js";
-import { bestOf, feasibleOf, optimaOf } from "./solve.js";
+import { feasibleOf, optimaOf } from "./solve.js";
 import { speedOf } from "./speeds.js";
 
 /** The plan. Throws PlanError where nothing is feasible. @type {(options: Options) => Plan} */
@@ -18,8 +18,8 @@ export function planOf(options) {
     return { n_experts, why: infeasibleReason(shape, limits, [n_experts]) };
   });
   const odds = limits.speeds ? null : oddsOf(options, optima); // by hours `fit plan` draws speeds, too
-  const chosen = odds ? odds.recommended : bestOf(solved).n_experts;
-  const best = optima.find(({ n_experts }) => n_experts === chosen);
+  const [ofLeastLoss] = [...optima].sort((a, b) => a.loss - b.loss);
+  const best = odds ? optima.find(({ n_experts }) => n_experts === odds.recommended) : ofLeastLoss;
   const { vocab_size, width_per_block } = shape;
   const plan = {
     law: law.name,
@@ -58,13 +58,11 @@ function printedLimits({ budget, serving, speeds, ...limits }) {
 
 function planRow(law, optimum, shape, limits) {
   const { feasible: _, n_blocks: __, tokens_per_second: ___, ...row } = optimum;
-  const { n_experts, n_active, d_model } = row;
   return {
-    memory_bytes: servingBytes(shape, limits, d_model, n_experts),
     ...row,
     ...(limits.speeds && { speed: speedOf(limits.speeds, optimum) }),
     training_flops: trainingFlops(row),
-    inference_flops_per_token: INFERENCE_FLOPS * n_active,
+    inference_flops_per_token: INFERENCE_FLOPS * row.n_active,
     extrapolation: outsideRangesOf(law, shape, optimum),
   };
 }

@@ -1,6 +1,6 @@
 // How fast chips decode with a model and read prompts (fit/planning/serving.py), and limits on the size of models.
 
-import { INFERENCE_FLOPS, activeParameters, embeddingAndHead, servingBytes, totalParameters } from "./counts.js";
+import { INFERENCE_FLOPS, embeddingAndHead } from "./counts.js";
 import { data } from "./data.js";
 
 /** The peaks of `count` chips of a kind when they serve. @type {(kind: string, count: number) => object} */
@@ -17,45 +17,19 @@ function chosenShare(shape, n_experts) {
   return chosen / Math.max(routed, chosen);
 }
 
-// The fields of a model that serving reads. memory_bytes: of its weights and cache.
-function servedModel(shape, { bytes_per_parameter }, { n_experts, n_active, n_total, d_model, memory_bytes }) {
-  const lookedUp = d_model * (embeddingAndHead(shape) - shape.vocab_size); // of the embedding a token reads one row
-  return {
-    active: n_active - lookedUp,
-    unused: n_total - n_active,
-    share: chosenShare(shape, n_experts),
-    bytesPerParameter: bytes_per_parameter,
-    cacheBytes: Math.max(0, memory_bytes - bytes_per_parameter * n_total),
-  };
-}
-
-// The model of a width, as servedModel takes it.
-function modelOfWidth(shape, limits, width, n_experts) {
-  const n_active = activeParameters(shape, width, n_experts);
-  const n_total = totalParameters(shape, width, n_experts);
-  return { n_experts, n_active, n_total, d_model: width, memory_bytes: servingBytes(shape, limits, width, n_experts) };
+// Active parameters of which a token reads all: of the embedding it reads one row.
+function parametersRead(shape, { n_active, d_model }) {
+  return n_active - d_model * (embeddingAndHead(shape) - shape.vocab_size);
 }
 
 // Seconds of a step of decoding: to read the weights that a batch touches and the cache, or to compute, if longer.
-function stepSeconds({ active, unused, share, bytesPerParameter, cacheBytes }, batch, { bandwidth, flops }) {
-  const alsoTouched = 1 - (1 - share) ** (batch - 1);
-  const bytes = bytesPerParameter * (active + unused * alsoTouched) + cacheBytes;
-  return Math.max(bytes / bandwidth, (batch * INFERENCE_FLOPS * active) / flops);
-}
-
-// The same on the chips that must serve a model.
-function secondsOfStep(shape, limits, model) {
-  const { batch, chips } = limits.serving;
-  return stepSeconds(servedModel(shape, limits, model), batch, chips);
-}
-
-/** The limit on memory or serving that a model exceeds; "" where it exceeds none. model: with its memory_bytes.
- *  @type {(shape: Shape, limits: Limits, model: object) => "" | "memory" | "serving"} */
-export function exceededLimit(shape, limits, model) {
-  const { memory_bytes, serving } = limits;
-  if (model.memory_bytes > Math.min(memory_bytes ?? Infinity, serving?.chips.memory ?? Infinity)) return "memory";
-  const isTooSlow = serving && secondsOfStep(shape, limits, model) > serving.batch / serving.tokens_per_second;
-  return isTooSlow ? "serving" : "";
+function stepSeconds(shape, { bytes_per_parameter }, model, batch, { bandwidth, flops }) {
+  const { n_experts, n_active, n_total, memory_bytes } = model;
+  const read = parametersRead(shape, model);
+  const alsoTouched = 1 - (1 - chosenShare(shape, n_experts)) ** (batch - 1);
+  const cache = Math.max(0, memory_bytes - bytes_per_parameter * n_total);
+  const bytes = bytes_per_parameter * (read + (n_total - n_active) * alsoTouched) + cache;
+  return Math.max(bytes / bandwidth, (batch * INFERENCE_FLOPS * read) / flops);
 }
 
 /** How fast the fewest chips that hold a model serve it.
@@ -65,25 +39,24 @@ export function servingOf(chips, row, shape, limits) {
   const holding = Math.ceil((row.memory_bytes / data.chips[chips.kind].memory) * rounding);
   const count = Math.max(chips.devices, holding);
   const serving = servingChips(chips.kind, count);
-  const served = servedModel(shape, limits, row);
   const batches = [...new Set([...data.serving.batches, chips.serve_batch])].sort((a, b) => a - b);
   const decoding = batches.map((batch) => {
-    return { batch, decode_tokens_per_second: batch / stepSeconds(served, batch, serving) };
+    return { batch, decode_tokens_per_second: batch / stepSeconds(shape, limits, row, batch, serving) };
   });
-  const prefill_tokens_per_second = serving.flops / (INFERENCE_FLOPS * served.active);
+  const prefill_tokens_per_second = serving.flops / (INFERENCE_FLOPS * parametersRead(shape, row));
   return { label: data.serving.label, chips: count, decoding, prefill_tokens_per_second };
 }
 
-/** The limits on the size of a model beside the budget: {name, most: what there is, needed(width): what a model takes of
+/** The limits on the size of a model beside the budget: {name, most: what there is, needed(model): what a model takes of
  *  it, sentence: if exceeded, values(need): of the sentence}.
- *  @type {(shape: Shape, limits: Limits, n_experts: Experts) => object[]} */
-export function sizeLimits(shape, limits, n_experts) {
-  const { memory_bytes, serving } = limits;
+ *  @type {(shape: Shape, limits: Limits) => object[]} */
+export function sizeLimits(shape, limits) {
   const sizes = [];
   function addMemory(most, flag) {
-    const needed = (width) => servingBytes(shape, limits, width, n_experts);
+    const needed = ({ memory_bytes }) => memory_bytes;
     sizes.push({ name: "memory", most, needed, sentence: "MEMORY_TOO_SMALL", values: () => ({ flag }) });
   }
+  const { memory_bytes, serving } = limits;
   if (memory_bytes != null) addMemory(memory_bytes, "--memory_gb");
   if (serving == null) return sizes;
   const { tokens_per_second: wanted, batch, chips } = serving;
@@ -91,9 +64,15 @@ export function sizeLimits(shape, limits, n_experts) {
   sizes.push({
     name: "serving",
     most: batch / wanted,
-    needed: (width) => secondsOfStep(shape, limits, modelOfWidth(shape, limits, width, n_experts)),
+    needed: (model) => stepSeconds(shape, limits, model, batch, chips),
     sentence: "SERVED_TOO_SLOWLY",
     values: (seconds) => ({ wanted, nearest: batch / seconds, batch, kind: chips.kind, count: chips.count }),
   });
   return sizes;
+}
+
+/** The first limit on size that a model exceeds; undefined for none.
+ *  @type {(shape: Shape, limits: Limits, model: Model) => object | undefined} */
+export function exceededLimit(shape, limits, model) {
+  return sizeLimits(shape, limits).find(({ most, needed }) => needed(model) > most);
 }

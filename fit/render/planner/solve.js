@@ -1,10 +1,9 @@
 // The model of the least loss at E experts under limits: N active parameters on D training tokens, both real numbers.
 
-import { activeParameters, hasBudget, hasEnoughExperts, sizeFor, smallestWidth } from "./counts.js";
-import { tokensFor, totalParameters, widthOf } from "./counts.js";
+import { hasBudget, hasEnoughExperts, modelOfWidth, sizeFor, smallestModel, tokensFor, widthOf } from "./counts.js";
 import { falls, lawAtExperts } from "./law.js";
 import { PlanError, infeasibleReason, refuse } from "./messages.js";
-import { sizeLimits } from "./serving.js";
+import { exceededLimit, sizeLimits } from "./serving.js";
 import { solveInHours } from "./speeds.js";
 
 // Where f changes sign between low and high, to the last bit; NaN where the signs do not differ.
@@ -12,8 +11,6 @@ function rootOf(f, low, high) {
   const atLow = f(low);
   const atHigh = f(high);
   if (!(Math.sign(atLow) * Math.sign(atHigh) <= 0)) return NaN;
-  if (atLow === 0) return low;
-  if (atHigh === 0) return high;
   const isDecreasing = atLow > atHigh;
   for (;;) {
     const middle = (low + high) / 2;
@@ -33,32 +30,26 @@ function refuseWithoutOptimum(laws, experts) {
 }
 
 // Throws the command line's sentence where nothing bounds the plan.
-function refuseUnbounded(limits) {
-  const { memory_bytes, serving, max_tokens, inference_tokens } = limits;
+function refuseUnbounded(shape, limits) {
   if (hasBudget(limits)) return;
-  const boundsSize = memory_bytes != null || serving != null;
-  if (!boundsSize || max_tokens == null) refuse("UNBOUNDED");
-  if (inference_tokens > 0) refuse("NO_BUDGET_TO_SHARE");
+  if (!sizeLimits(shape, limits).length || limits.max_tokens == null) refuse("UNBOUNDED");
+  if (limits.inference_tokens > 0) refuse("NO_BUDGET_TO_SHARE");
 }
 
 const BELOW_SMALLEST = 1e-9; // a limit may hold the smallest model exactly, and rounding must not put it outside
 
-// The largest size within a limit; NaN where the smallest model exceeds it.
-function largestWithin({ most, needed }, n_experts, shape) {
-  const excess = (logWidth) => Math.log(needed(Math.exp(logWidth))) - Math.log(most);
-  const low = Math.log(smallestWidth(shape)) - BELOW_SMALLEST;
-  let high = low + 1;
-  while (excess(high) < 0) high += 1;
-  return activeParameters(shape, Math.exp(rootOf(excess, low, high)), n_experts);
-}
-
-/** The largest size within memory and speed of serving, and what bounds it; infinite without.
+/** The largest width within memory and speed of serving, and what bounds it: infinite without, NaN where the smallest
+ *  model exceeds them.
  *  @type {(n_experts: Experts, shape: Shape, limits: Limits) => Largest} */
-export function largestSize(n_experts, shape, limits) {
-  let largest = { size: Infinity, bound: "" };
-  for (const limit of sizeLimits(shape, limits, n_experts)) {
-    const size = largestWithin(limit, n_experts, shape);
-    if (!(size > largest.size)) largest = { size, bound: limit.name };
+export function largestWidth(n_experts, shape, limits) {
+  const low = Math.log(smallestModel(shape, limits, n_experts).d_model) - BELOW_SMALLEST;
+  let largest = { width: Infinity, bound: "" };
+  for (const { name, most, needed } of sizeLimits(shape, limits)) {
+    const excess = (logWidth) => Math.log(needed(modelOfWidth(shape, limits, Math.exp(logWidth), n_experts)) / most);
+    let high = low + 1;
+    while (excess(high) < 0) high += 1;
+    const width = Math.exp(rootOf(excess, low, high));
+    if (!(width > largest.width)) largest = { width, bound: name };
   }
   return largest;
 }
@@ -80,42 +71,43 @@ function minimumOf(f, from, to) {
   return (low + high) / 2;
 }
 
-const EDGE = 1e-6; // sizes so close to an end of the search are that end
+const EDGE = 1e-6; // widths so close to an end of the search are that end
 
-// Whether limits allow the smallest model, and a token to train it on.
-function isFeasible(n_experts, shape, limits) {
-  const width = smallestWidth(shape);
-  if (sizeLimits(shape, limits, n_experts).some(({ most, needed }) => needed(width) > most)) return false;
-  const smallest = activeParameters(shape, width, n_experts);
-  return tokensFor(limits, smallest) >= 1 && hasEnoughExperts(shape, n_experts);
+/** A model on the training tokens that the limits leave it, and its loss.
+ *  @type {(law: LawAtExperts, limits: Limits, model: Model) => Trained} */
+export function trained(law, limits, model) {
+  const n_tokens = tokensFor(limits, model.n_active);
+  return { ...model, n_tokens, loss: law.loss(model, n_tokens) };
 }
 
-// The size of the least loss, and what bounds it.
-function bestSize(law, n_experts, limits, smallest, largest) {
-  const largestWithToken = hasBudget(limits) ? sizeFor(limits, 1) : Infinity;
-  const top = Math.max(Math.min(largest.size, largestWithToken), smallest);
-  const lossOf = (logSize) => law.loss(Math.exp(logSize), Math.max(tokensFor(limits, Math.exp(logSize)), 1));
-  const size = Math.exp(minimumOf(lossOf, Math.log(smallest), Math.log(top)));
-  const isAt = (end) => Math.abs(Math.log(size / end)) < EDGE;
-  if (isAt(smallest)) return { n_active: smallest, size_bound: "smallest" };
-  if (isAt(largest.size)) return { n_active: largest.size, size_bound: largest.bound };
-  if (isAt(largestWithToken)) refuse("RISES", { at: n_experts });
-  const spendsAll = hasBudget(limits) && limits.max_tokens != null ? sizeFor(limits, limits.max_tokens) : Infinity;
-  return isAt(spendsAll) ? { n_active: spendsAll, size_bound: "tokens" } : { n_active: size, size_bound: "" };
+// The width of the largest model that can be trained on so many tokens.
+function widthFor(n_tokens, n_experts, shape, limits) {
+  if (!hasBudget(limits) || n_tokens == null) return Infinity;
+  return widthOf(shape, sizeFor(limits, n_tokens), n_experts);
 }
 
-/** The optimum at a number of experts. largest: what largestSize gives, if known.
+/** The optimum at a number of experts. largest: what largestWidth gives, if known.
  *  @type {(law: LawAtExperts, n_experts: Experts, shape: Shape, limits: Limits, largest?: Largest) => Optimum} */
-export function solve(law, n_experts, shape, limits, largest = largestSize(n_experts, shape, limits)) {
+export function solve(law, n_experts, shape, limits, largest = largestWidth(n_experts, shape, limits)) {
   if (limits.speeds) return solveInHours(law, n_experts, shape, limits);
-  if (!isFeasible(n_experts, shape, limits)) return { n_experts, feasible: false };
-  const smallest = activeParameters(shape, smallestWidth(shape), n_experts);
-  const { n_active, size_bound } = bestSize(law, n_experts, limits, smallest, largest);
-  const n_tokens = tokensFor(limits, n_active);
-  const d_model = widthOf(shape, n_active, n_experts);
-  const n_total = totalParameters(shape, d_model, n_experts);
-  const loss = law.loss(n_active, n_tokens);
-  return { n_experts, feasible: true, n_active, n_total, n_tokens, loss, d_model, size_bound };
+  const smallest = smallestModel(shape, limits, n_experts);
+  const isPossible = tokensFor(limits, smallest.n_active) >= 1 && hasEnoughExperts(shape, n_experts);
+  if (!isPossible || exceededLimit(shape, limits, smallest)) return { n_experts, feasible: false };
+  const modelAt = (width) => trained(law, limits, modelOfWidth(shape, limits, width, n_experts));
+  const withToken = widthFor(1, n_experts, shape, limits);
+  const top = Math.max(Math.min(largest.width, withToken), smallest.d_model);
+  const lossAt = (logWidth) => modelAt(Math.exp(logWidth)).loss;
+  const width = Math.exp(minimumOf(lossAt, Math.log(smallest.d_model), Math.log(top)));
+  const ends = [
+    [smallest.d_model, "smallest"],
+    [largest.width, largest.bound],
+    [withToken, "token"],
+    [widthFor(limits.max_tokens, n_experts, shape, limits), "tokens"],
+    [width, ""],
+  ];
+  const [d_model, size_bound] = ends.find(([end]) => Math.abs(Math.log(width / end)) < EDGE);
+  if (size_bound === "token") refuse("RISES", { at: n_experts });
+  return { feasible: true, ...modelAt(d_model), size_bound };
 }
 
 /** The feasible ones of these optima. @type {(solved: Optimum[]) => Optimum[]} */
@@ -127,20 +119,11 @@ export function feasibleOf(solved) {
  *  @type {(law: Law, shape: Shape, limits: Limits, experts: Experts[]) => Optimum[]} */
 export function optimaOf(law, shape, limits, experts) {
   const laws = experts.map((n_experts) => lawAtExperts(law, shape, n_experts));
-  refuseUnbounded(limits);
+  refuseUnbounded(shape, limits);
   refuseWithoutOptimum(laws, experts);
   const solved = experts.map((n_experts, i) => solve(laws[i], n_experts, shape, limits));
   if (!feasibleOf(solved).length) throw new PlanError(infeasibleReason(shape, limits, experts));
   return solved;
-}
-
-/** The optimum of the lowest loss; null where none is feasible. @type {(solved: Optimum[]) => ?Optimum} */
-export function bestOf(solved) {
-  let best = null;
-  for (const optimum of feasibleOf(solved)) {
-    if (best == null || optimum.loss < best.loss) best = optimum;
-  }
-  return best;
 }
 
 /** The FLOPs from `least` to `most` at which the best model with n_experts reaches the loss `goal`; null if `most` is
@@ -149,7 +132,7 @@ export function bestOf(solved) {
  */
 export function leastFlops(law, n_experts, shape, limits, goal, least, most) {
   const lawAt = lawAtExperts(law, shape, n_experts);
-  const largest = largestSize(n_experts, shape, limits);
+  const largest = largestWidth(n_experts, shape, limits);
   function excess(logFlops) {
     const best = solve(lawAt, n_experts, shape, { ...limits, flops: Math.exp(logFlops) }, largest);
     return best.feasible ? best.loss - goal : Infinity;

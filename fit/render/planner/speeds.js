@@ -4,13 +4,12 @@ import { INFERENCE_FLOPS, SECONDS_OF_AN_HOUR, TRAINING_FLOPS } from "./counts.js
 import { data } from "./data.js";
 import { refuse } from "./messages.js";
 import { general } from "./numbers.js";
-import { isTyped } from "./options.js";
 import { exceededLimit } from "./serving.js";
 
 /** The limits that hours on chips are. Throws PlanError with the command that answers what lies off the grid.
- *  @type {(state: State, options: Options, command: string) => {hours: Hours, speeds: Speeds}} */
-export function speedsIn(state, options, command) {
-  const missing = missingIn(data.speeds, state, options);
+ *  @type {(options: Options, command: string) => {hours: Hours, speeds: Speeds}} */
+export function speedsIn(options, command) {
+  const missing = missingIn(data.speeds, options);
   if (missing) refuse("PAGE_WITHOUT_SPEEDS", { missing, command });
   const { hours, chips } = options;
   const asked = { count: chips.count, flops: data.chips[chips.kind].flops, command };
@@ -18,15 +17,13 @@ export function speedsIn(state, options, command) {
 }
 
 // The part of the question that lies off the grid, in words; "" for nothing.
-function missingIn(speeds, state, { law, chips, hours, experts }) {
+function missingIn(speeds, { law, like, typed, chips, hours, experts }) {
   if (speeds == null) return "of this law's models";
   const { kind, counts, models, hours: [least, most] } = speeds;
   const known = [...new Set(models.map(({ n_experts }) => n_experts))];
   if (law.name !== speeds.law) return `by the law ${law.name}, only by ${speeds.law}`;
-  if (state.like) return `of models like ${state.like}, only of the law's own`;
-  for (const name of ["vocab_size", "width_per_block"]) {
-    if (isTyped(state, name, law)) return `with another ${name} than the law's`;
-  }
+  if (like) return `of models like ${like}, only of the law's own`;
+  for (const name of Object.keys(typed)) return `with another ${name} than the law's`;
   if (chips.kind !== kind) return `of ${chips.kind}, only of ${kind}`;
   if (!counts.includes(chips.count)) return `of ${chips.count} x ${kind}, only of ${counts.join(", ")}`;
   if (hours == null) return "where FLOPs are the budget, only where hours are";
@@ -70,7 +67,7 @@ function modelsInHours(law, n_experts, shape, limits) {
       const weights = limits.bytes_per_parameter * models.exact_parameters[i];
       const memory_bytes = weights + limits.bytes_per_kv_element * limits.kv_tokens * models.cache_elements[i];
       const model = { n_experts, n_active, n_total, d_model, n_blocks, loss, memory_bytes, ...training };
-      found.push({ ...model, exceeded: exceededLimit(shape, limits, model) });
+      found.push({ ...model, exceeded: exceededLimit(shape, limits, model)?.name ?? "" });
     });
   }
   return found.sort((a, b) => a.n_active - b.n_active || a.loss - b.loss);

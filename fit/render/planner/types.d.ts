@@ -68,27 +68,42 @@ interface Chips {
 type Law = Data;
 
 interface LawAtExperts {
-  loss(n_active: Parameters, n_tokens: Tokens): Nats;
+  loss(model: Model, n_tokens: Tokens): Nats;
   lossOfCounts(counts: { n_active: Parameters; n_total: Parameters; n_tokens: Tokens }): Nats; // as the law counts
-  exponents: [number, number] | null; // of size and data
+  exponents: number[]; // of size and data; none where the law has no closed form
 }
 
-// The model of least loss at one number of experts; where `feasible` is false, only `n_experts` is there too.
-interface Optimum {
-  feasible: boolean;
+// A model of any width, whole blocks or not.
+interface Model {
   n_experts: Experts;
   n_active: Parameters;
   n_total: Parameters;
+  d_model: Width;
+  memory_bytes: Bytes; // of weights and cache
+}
+
+// A model on the training tokens that limits leave it.
+interface Trained extends Model {
   n_tokens: Tokens;
   loss: Nats;
-  d_model: Width;
+}
+
+// The model of least loss at one number of experts; where `feasible` is false, only `n_experts` is there too.
+interface Optimum extends Trained {
+  feasible: boolean;
   size_bound: "" | "memory" | "serving" | "tokens" | "smallest"; // what fixed the size
   chips?: number; // of a plan by hours: those that train it, where some stand idle
 }
 
-// The largest size that a limit allows, and the limit's name.
+// A bootstrap draw of a law.
+interface Draw {
+  coefficients: Record<string, number>;
+  drift: number; // of ln loss for each factor of e in FLOPs beyond the fitted ones
+}
+
+// The largest width that a limit allows, and the limit's name.
 interface Largest {
-  size: Parameters;
+  width: Width;
   bound: "" | "memory" | "serving";
 }
 
@@ -105,12 +120,14 @@ interface Outside {
 interface Reference {
   counts: Data;
   shape: Partial<Shape>;
+  defaults: State; // of the form's sizes
 }
 
 // What the typed texts ask for.
 interface Options {
   law: Law;
   like: string; // the published model to start from; "" for none
+  typed: { vocab_size?: number; width_per_block?: number }; // sizes other than the usual ones
   shape: Shape;
   reference: Reference | null;
   limits: Limits;

@@ -29,7 +29,7 @@ ANSWER = """(states) => states.map((typed) => {
     const plan = withErrors(() => {
         const options = optionsIn(law, state);
         const { limits } = options;
-        Object.assign(limits, speedsIn(state, options, planCommand(state, options)));
+        Object.assign(limits, speedsIn(options, planCommand(options)));
         const plan = planOf(options);
         refuseEndOfGrid(limits.speeds, plan);
         return plan;
@@ -159,7 +159,7 @@ def test_curves_of_loss_against_size_are_smooth(tab):
             const state = { ...defaultState(law), flops: "", mfu: "", memory_gb: "", context: "0", ...typed };
             const options = optionsIn(law, state);
             const { limits, shape, experts } = options;
-            Object.assign(limits, speedsIn(state, options, ""));
+            Object.assign(limits, speedsIn(options, ""));
             return experts.map((n_experts) => {
                 const lawAt = lawAtExperts(law, shape, n_experts);
                 const curve = curveInHours(lawAt, n_experts, shape, limits);
@@ -217,7 +217,7 @@ def test_off_the_grid_a_command_answers(browser, folder, capsys):
 def test_the_page_shows_a_plan_by_hours(browser, folder, capsys):
     planner = Planner(browser, folder, viewport=dict(width=1280, height=900))
     planner.open(law=LAW, mfu="", hours="24", memory_gb="", context="0")
-    plan = json.loads(planner.text("json"))
+    plan = planner.plan()
     assert plan["constraints"]["hours"] == 24 and "flops" not in plan["constraints"]
     assert "--hours=24 --chips=H100:8" in planner.text("command") and "--mfu" not in planner.text("command")
     assert f" at MFU {plan['best']['speed']['mfu'][1]:.2g}, modelled" in planner.line("Price")
@@ -228,7 +228,7 @@ def test_the_page_shows_a_plan_by_hours(browser, folder, capsys):
     planner.tab.focus("#hours-slider")
     planner.tab.keyboard.press("ArrowRight")
     planner.tab.wait_for_function("JSON.parse(document.getElementById('json').textContent).constraints.hours > 24")
-    assert json.loads(planner.text("json"))["best"]["loss"] <= plan["best"]["loss"]
+    assert planner.plan()["best"]["loss"] <= plan["best"]["loss"]
     planner.fill(mfu="0.4")
     assert planner.tab.locator("#laws").is_visible() and "--mfu=0.4" in planner.text("command")
     assert planner.errors == []

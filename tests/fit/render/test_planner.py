@@ -17,7 +17,9 @@ from fit.messages.units import amount
 
 DENSE = ("chinchilla-2022", "chinchilla-refit-2024", "fine-grained-dense-2024")
 SEARCHED = ("sparsity-2025", "fine-grained-2024", "comprehensive-2025")  # laws without an optimum in closed form
-LAWS = ("law.json", "coupled.json", "joint-moe-2025", "joint-moe-2025-as-printed", "jmoe-bytes-2026", *DENSE, *SEARCHED)
+LAWS = ("law.json", "coupled.json", "joint-moe-2025", "jmoe-bytes-2026", *DENSE, *SEARCHED)
+# models to start from: finer experts and dense blocks, and fewer heads of keys and values
+LIKE_OF_LAW = {"joint-moe-2025": "DeepSeek-V3", "fine-grained-dense-2024": "Llama-3.1-8B"}
 
 
 def write_drawn_law(folder, name="law.json", **coupled):
@@ -57,7 +59,7 @@ def planner(session):
     """The tab, in which a test may neither make the page complain nor let it ask for anything."""
     session.tab.set_viewport_size(dict(width=1280, height=900))
     yield session
-    assert session.errors == [] and {url.split("#")[0] for url in session.asked} == {session.file}
+    assert session.errors == [] and {re.split("[#?]", url)[0] for url in session.asked} == {session.file}
 
 
 def wishes(law, count, seed):
@@ -90,8 +92,8 @@ def wishes(law, count, seed):
             state["experts"] = ",".join(map(str, sorted({1, *rng.sample([2, 3, 6, 8, 64, 200], 3)})))
         if rng.random() < 0.2:  # hours instead of FLOPs
             state |= dict(flops="", hours=f"{rng.uniform(1, 1e4):.4g}")
-        if rng.random() < 0.2:  # finer experts, dense blocks, fewer heads of keys and values
-            state["like"] = rng.choice(["DeepSeek-V3", "Qwen3-30B-A3B", "Llama-3.1-8B"])
+        if i == 0 and law in LIKE_OF_LAW:
+            state["like"] = LIKE_OF_LAW[law]
         if rng.random() < 0.2:
             state |= dict(vocab_size="32000", width_per_block="128")
         if of_serving.random() < 0.4:  # around what a chip decodes with a model of that size
@@ -115,9 +117,14 @@ def test_the_page_computes_what_the_command_line_does(planner, folder, capsys):
     assert answered > 2 * len(LAWS)
 
 
+def plan_of_command(planner, capsys):
+    """The JSON that the page's command prints."""
+    return json.loads(typed(f"{planner.text('command')} --json", capsys)[0])
+
+
 def is_answered_alike(planner, capsys, state):
     """Whether page and command have an answer, which is then the same; a refusal has the same sentence."""
-    planner.open(**state)
+    planner.ask(**state)
     if planner.tab.locator("#results").is_hidden():
         flags = {k: v for k, v in state.items() if v and k not in ("context", "sequences", "chip", "chips")}
         flags["chips"] = f"{state['chip']}:{state['chips']}"
@@ -127,7 +134,7 @@ def is_answered_alike(planner, capsys, state):
         command = f"python -m fit plan {typed_flags(flags)}"
         assert typed(f"{command} --kv_tokens={kv_tokens}", capsys) == ("", planner.text("refusal")), state
         return False
-    command, page = planner.text("command"), json.loads(planner.text("json"))
+    command, page = planner.text("command"), planner.plan()
     printed, refusal = typed(f"{command} --json", capsys)
     if refusal.startswith("no mesh of "):  # what the chips train is left to the command line
         return False
@@ -151,11 +158,9 @@ DOUBTS = {
 
 @pytest.mark.parametrize("code", DOUBTS)
 def test_the_page_warns_as_the_command_line_does(planner, folder, capsys, code):
-    planner.open(**DOUBTS[code])
-    page = json.loads(planner.text("json"))
-    assert_same(
-        page["findings"], json.loads(typed(f"{planner.text('command')} --json", capsys)[0])["findings"], ".findings"
-    )
+    planner.open(**DOUBTS[code])  # laws without a closed form are drawn, too
+    page = planner.plan()
+    assert_same(page["findings"], plan_of_command(planner, capsys)["findings"], ".findings")
     assert code in [finding["code"] for finding in page["findings"]]
     assert len(page["findings"]) == planner.tab.locator("#answer [data-label=warning]").count()
 
@@ -213,7 +218,7 @@ INFEASIBLE = {
 @pytest.mark.parametrize("wish", INFEASIBLE)
 def test_an_infeasible_wish_gets_the_command_lines_sentence(planner, folder, capsys, wish):
     state = dict(part.split("=") for part in wish.split("&"))
-    planner.open(**state)
+    planner.ask(**state)
     given = {"law": f"{folder}/law.json", "flops": "2e12"} | state
     given["chips"] = "H100:64" if given["law"] == "chinchilla-2022" else "H100:1"  # the page has always some
     if "serve_tokens_per_second" in given:
@@ -229,9 +234,9 @@ def test_a_memory_that_holds_the_smallest_model_exactly(planner, capsys, width):
     """The page plans that model, as the command does, also where rounding puts it a little outside."""
     smallest = 2 * 257 * width + 13 * width**2  # embedding, head and one block of a dense model
     state = dict(law="jmoe-bytes-2026", flops="1e14", memory_gb=f"{2 * smallest / 1e9:.17g}", width_per_block=width)
-    planner.open(**state)
-    line = json.loads(typed(f"{planner.text('command')} --json", capsys)[0])
-    for best in (line["best"], json.loads(planner.text("json"))["best"]):
+    planner.ask(**state)
+    line = plan_of_command(planner, capsys)
+    for best in (line["best"], planner.plan()["best"]):
         assert (best["n_experts"], best["n_active"]) == (1, pytest.approx(smallest, rel=1e-9))
 
 
@@ -270,23 +275,17 @@ def test_how_fast_chips_serve(planner, capsys):
     assert [head for head in heads if "batch" in head] == [f"decodes tokens/s, batch {n}" for n in (1, 8, 64)]
     assert "among many" not in planner.text("costs") and "(modelled)" in planner.text("costs")
     assert "--serve=batch:8" in planner.text("command")
-    free = json.loads(planner.text("json"))["best"]
+    free = planner.plan()["best"]
     planner.fill(serve_tokens_per_second="2K")
     assert "--serve=tokens_per_second:2000,batch:8" in planner.text("command")
-    page, line = (json.loads(text) for text in (planner.text("json"), typed_json(planner, capsys)))
-    assert_same(page, line)
-    best = page["best"]
+    best = planner.plan()["best"]
+    assert_same(planner.plan(), plan_of_command(planner, capsys))
     assert best["size_bound"] == "serving" and best["n_active"] < free["n_active"]
     speeds = {row["batch"]: row["decode_tokens_per_second"] for row in best["cost"]["serving"]["decoding"]}
     assert speeds[8] == pytest.approx(2000, rel=1e-6)
     assert planner.line("Serve").startswith("decodes 2K tokens/s at batch 8 on ")
     planner.fill(chips="")
     assert planner.text("refusal") == "--serve needs --chips"
-
-
-def typed_json(planner, capsys):
-    """What the page's command prints, as JSON."""
-    return typed(f"{planner.text('command')} --json", capsys)[0]
 
 
 def test_a_law_of_several_widths_asks_for_one(browser, tmp_path, capsys):
@@ -296,14 +295,14 @@ def test_a_law_of_several_widths_asks_for_one(browser, tmp_path, capsys):
     planner = Planner(browser, tmp_path).open()
     assert typed(f"python -m fit plan --law={law} --flops=2e12", capsys)[1] == planner.text("refusal")
     planner.fill(width_per_block="8")
-    assert json.loads(planner.text("json"))["width_per_block"] == 8 and planner.errors == []
+    assert planner.plan()["width_per_block"] == 8 and planner.errors == []
     planner.tab.close()
 
 
 def test_a_dot_says_its_loss(planner):
     """Each optimum's dot names its number of experts and the loss of the table, and so does the plan's ring."""
     planner.open(flops="2e12", memory_gb="0.0002")
-    plan = json.loads(planner.text("json"))
+    plan = planner.plan()
     sizes = planner.tab.locator(".drawing").first
     titles = sizes.locator(".dot title").all_text_contents()[-len(plan["optima"]) :]
     found = [re.match(r"E = (\d+), .* active: loss ([\d.]+)$", title).groups() for title in titles]
@@ -356,26 +355,29 @@ def test_the_page_says_which_command_knows_the_memory_of_chips(planner, folder):
 
 def test_a_slider_sets_its_field(planner):
     planner.open(flops="2e12")
-    before = json.loads(planner.text("json"))["constraints"]["flops"]
+    before = planner.plan()["constraints"]["flops"]
     for slider, key in (("flops", "End"), ("devices", "ArrowRight")):
         planner.tab.evaluate("document.querySelectorAll('.group').forEach((group) => (group.open = true))")
         planner.tab.focus(f"#{slider}-slider")
         planner.tab.keyboard.press(key)
         planner.tab.evaluate(SETTLED)
-    assert json.loads(planner.text("json"))["constraints"]["flops"] > before
+    assert planner.plan()["constraints"]["flops"] > before
     assert planner.tab.input_value("#devices") == "1"  # a whole number
 
 
-@pytest.mark.parametrize("size", [(1440, 900), (390, 844)])
-def test_one_screen_answers(browser, folder, size):
+def test_one_screen_answers(planner):
     """What to train and its price before anything is scrolled, also to those who start from a model."""
-    planner = Planner(browser, folder, viewport=dict(width=size[0], height=size[1]))
+    planner.tab.set_viewport_size(dict(width=1440, height=900))
+    planner.tab.reload()
+    assert_one_screen_answers(planner, 900)
+
+
+def assert_one_screen_answers(planner, height):
     for state in ({}, dict(law="joint-moe-2025", like="Qwen3-30B-A3B", hours="24", chips="64")):
-        planner.open(**state)
+        planner.ask(**state)
         for line in ("p:first-child", "[data-label=Price]"):
             box = planner.tab.locator(f"#answer {line}").bounding_box()
-            assert 0 < box["y"] and box["y"] + box["height"] <= size[1], line
-    planner.tab.close()
+            assert 0 < box["y"] and box["y"] + box["height"] <= height, line
 
 
 def test_the_page_names_the_commands_for_runs_of_ones_own(planner, tmp_path, monkeypatch):
@@ -399,12 +401,9 @@ def test_a_model_that_the_page_does_not_hold_is_refused(planner):
     assert planner.line("Qwen3-30B-A3B").startswith("3.34B active of 30.5B")
 
 
-def test_a_query_is_read_as_the_hash_is(browser, folder):
-    planner = Planner(browser, folder)
+def test_a_query_is_read_as_the_hash_is(planner):
     planner.tab.goto(f"{planner.file}?law=joint-moe-2025&flops=3e21")
-    planner.tab.evaluate(SETTLED)
-    assert "--law=joint-moe-2025 --flops=3e21" in planner.text("command") and planner.errors == []
-    planner.tab.close()
+    assert "--law=joint-moe-2025 --flops=3e21" in planner.text("command")
 
 
 def test_settings_that_there_are_not_are_named(planner):
@@ -418,15 +417,16 @@ def test_settings_that_there_are_not_are_named(planner):
 
 
 def test_a_phone_shows_it_without_overflow(browser, folder):
-    """In the dark, with a hint that a table is wide, and with laws beside each other."""
+    """In the dark, with a hint that a table is wide, and with laws beside each other; one screen has the answer."""
     viewport = dict(width=390, height=844)
     planner = Planner(browser, folder, viewport=viewport, color_scheme="dark", has_touch=True)
+    assert_one_screen_answers(planner, 844)
     for state in (dict(law=f"{folder}/law.json"), dict(law="joint-moe-2025", **LIKE[0])):
         planner.open(**state)
-        assert planner.tab.evaluate("document.documentElement.scrollWidth") == 390
+        assert planner.scroll_width() == 390
     assert planner.tab.locator("#laws").is_visible()
     planner.tab.click("summary:has-text('law and limits')")
-    assert planner.tab.evaluate("document.documentElement.scrollWidth") == 390
+    assert planner.scroll_width() == 390
     channels = re.findall(r"\d+", planner.tab.evaluate("getComputedStyle(document.body).backgroundColor"))
     assert int(channels[0]) < 128
     hint = planner.tab.locator("#sizes .hint")
@@ -434,17 +434,17 @@ def test_a_phone_shows_it_without_overflow(browser, folder):
     planner.tab.close()
 
 
-def test_it_prints_on_one_white_page_without_its_fields(browser, folder):
-    planner = Planner(browser, folder, viewport=dict(width=718, height=1047), color_scheme="dark")  # A4 less margins
+def test_it_prints_on_one_white_page_without_its_fields(planner, folder):
+    planner.tab.set_viewport_size(dict(width=718, height=1047))  # A4 less margins
+    planner.tab.emulate_media(media="print", color_scheme="dark")
     planner.open(law=f"{folder}/law.json", flops="2e11", experts="1,2,4,8,64,128", memory_gb="0.0002")
-    planner.tab.emulate_media(media="print")
     assert planner.tab.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert planner.tab.locator("#form").is_hidden() and planner.tab.locator("#answer").is_visible()
-    assert planner.tab.evaluate("document.documentElement.scrollWidth") <= 718
+    assert planner.scroll_width() <= 718
     for state in ({}, dict(law="joint-moe-2025", like="Qwen3-30B-A3B", hours="24", chips="64")):
         planner.open(**state)
         assert len(re.findall(rb"/Type\s*/Page\b", planner.tab.pdf(format="A4", print_background=True))) == 1
-    planner.tab.close()
+    planner.tab.emulate_media(media="null", color_scheme="null")
 
 
 def test_what_is_only_printed_has_its_pictures(browser, folder):
@@ -458,13 +458,12 @@ def test_what_is_only_printed_has_its_pictures(browser, folder):
     planner.tab.close()
 
 
-def test_what_is_copied(browser, folder):
-    planner = Planner(browser, folder).open()
+def test_what_is_copied(planner):
+    planner.ask()
     planner.tab.context.grant_permissions(["clipboard-read", "clipboard-write"])
     planner.tab.click("#copy-command")
     planner.tab.wait_for_selector("#copy-command:has-text('Copied')")
     assert planner.tab.evaluate("navigator.clipboard.readText()") == planner.text("command")
-    planner.tab.close()
 
 
 def test_one_small_file_that_asks_for_nothing(folder):
@@ -483,9 +482,9 @@ def test_a_law_of_one_number_of_experts(browser, tmp_path, capsys):
     assert command_line.run(["page", f"--law={law}", f"--out={tmp_path}/planner.html"]) == 0
     capsys.readouterr()
     planner = Planner(browser, tmp_path).open(law=law, flops="1e21", memory_gb="", chips="")
-    page = json.loads(planner.text("json"))
+    page = planner.plan()
     assert [row["n_experts"] for row in page["optima"]] == [64] and "dense" not in page
-    assert_same(page, json.loads(typed(f"{planner.text('command')} --json", capsys)[0]))
+    assert_same(page, plan_of_command(planner, capsys))
     planner.fill(experts="1,64")
     refused = typed(f"python -m fit plan --law={law} --flops=1e21 --experts=1,64", capsys)[1]
     assert planner.text("refusal") == refused and "64 experts alone" in refused
@@ -496,9 +495,9 @@ def test_a_law_of_one_number_of_experts(browser, tmp_path, capsys):
 def test_hours_are_flops_at_one_mfu(planner, capsys):
     """Also by a law whose modelled speeds the page does not have; without an MFU it then names the command."""
     planner.open(law="joint-moe-2025", hours="2", chip="H100", chips="64", memory_gb="", context="0")
-    plan = json.loads(planner.text("json"))
+    plan = planner.plan()
     assert plan["constraints"]["flops"] == pytest.approx(2 * 3600 * 64 * 989e12 * 0.4)
-    assert_same(plan, json.loads(typed(f"{planner.text('command')} --json", capsys)[0]))
+    assert_same(plan, plan_of_command(planner, capsys))
     assert planner.tab.locator("#pictures figure:visible").count() == 3
 
     planner.fill(mfu="")
