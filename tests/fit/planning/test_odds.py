@@ -179,8 +179,8 @@ def test_frequencies_sum_to_draws_and_the_chosen_has_the_least_regret(limits, sc
 
 
 def test_without_spread_everything_is_the_median():
-    law, architecture, constraints = asked(with_draws(JOINT), spreads=NO_SPREAD)
-    plan = planning.plan_within(Problem(law, architecture, constraints, (1, 8, 32)))
+    problem = asked(with_draws(JOINT), spreads=NO_SPREAD)
+    plan = planning.plan_within(dataclasses.replace(problem, experts=(1, 8, 32)))
     found = plan.odds
     assert found.recommended == found.by_median == min(plan.optima, key=lambda row: row.loss).n_experts
     assert found.row(found.recommended).best_in_draws == found.draws == 200
@@ -286,8 +286,8 @@ def test_a_measurement_never_makes_a_choice_worse(mean, known, unknown):
 
 def test_what_is_measured_is_what_decides():
     """Where speeds alone are open, an hour of both settles it. Where the law alone is, so do runs."""
-    law, architecture, constraints = asked(JOINT, spreads=dict(within_source=0.3), chips="H100:64", hours=240.0)
-    plan = planning.plan_within(Problem(with_draws(JOINT), architecture, constraints, (8, 16)))
+    problem = asked(with_draws(JOINT), spreads=dict(within_source=0.3), chips="H100:64", hours=240.0)
+    plan = planning.plan_within(dataclasses.replace(problem, experts=(8, 16)))
     found = plan.odds
     assert found.settled is False and found.speed_share == pytest.approx(1)
     assert found.measurement.of == "speeds" and found.measurement.settles
