@@ -252,7 +252,8 @@ def _training_chips(problem: Problem, optima: list[Optimum], built: Buildable | 
     is_assumed = chips.mfu_is_assumed
     if problem.calibration is not None:
         mfu = buildable.modelled_mfu(optima)
-        is_assumed = any(row.speed is None for row in optima) or (built is not None and built.speed is None)
+        models = [*optima, built] if built else optima
+        is_assumed = any(model.speed is None for model in models)
     used = chips.count
     if built and built.layout:
         used = chips.of_layout(built.layout).count
