@@ -18,9 +18,8 @@ def test_the_card_says_that_documents_were_kept_apart():
 
 
 @pytest.mark.parametrize("law", ["joint-moe-2025", "fine-grained-2024", "sparsity-2025", "comprehensive-2025"])
-@pytest.mark.parametrize("n_experts", [1, 8])
-def test_published_laws_predict_a_models_loss(law, n_experts):
+def test_published_laws_predict_a_models_loss(law):
     model = quickstart.get_config().model
-    model.n_experts = n_experts
+    model.n_experts = 8
     loss = float(export._predicted(law, model, 10**7).partition(" ")[0])
     assert 0.1 < loss < 1000  # these laws were fitted to models a thousand times as large

@@ -81,23 +81,17 @@ def rows(*shape):
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory, text_glob):
-    """(workdir, exported folder, what the command said) of a mixture that was trained for seconds."""
-    folder = tmp_path_factory.mktemp("export")
-    config = helpers.write_config(folder, text_glob)
-    flags = "--config.model.n_experts=8", "--config.n_tokens=(16384,)", *SAYABLE
-    done = helpers.run("jmoe.train", f"--config={config}", f"--workdir={folder / 'run'}", *flags)
-    assert done.returncode == 0, done.stderr
-    done = helpers.run("jmoe.export", f"--workdir={folder / 'run'}", f"--out={folder / 'hf'}", "--law=joint-moe-2025")
-    assert done.returncode == 0, done.stderr
-    return folder / "run", folder / "hf"
+def trained(exportable, tmp_path_factory):
+    """(workdir, exported folder) of a mixture that was trained for seconds."""
+    folder = tmp_path_factory.mktemp("export") / "hf"
+    helpers.succeeds("jmoe.export", f"--workdir={exportable}", f"--out={folder}", "--law=joint-moe-2025")
+    return exportable, folder
 
 
 @pytest.mark.parametrize(
     "shape",
     [
-        dict(n_experts=1),
-        dict(n_experts=2, n_heads=1, d_ff=40, rope_base=500.0),
+        dict(n_experts=1, n_heads=1, d_ff=40, rope_base=500.0),
         dict(n_experts=1, n_heads=4, n_kv_heads=1, head_dim=12, qk_norm="head"),
         dict(n_experts=4, n_heads=4, n_kv_heads=2, head_dim=12, n_dense_blocks=1, d_expert=24, top_k=2),
         dict(n_experts=4, n_dense_blocks=1, d_expert=24, top_k=2, n_shared_experts=2),
@@ -160,8 +154,7 @@ def test_a_run_begins_with_the_weights_of_a_folder(trained, tmp_path, text_glob)
     flags += ("--config.model.n_experts=8",)
     error = helpers.fails("jmoe.load", f"--from={folder}", *flags, "--config.data.fingerprint=0123456789abcdef")
     assert "Name the text of 0123456789abcdef" in error and "--config.data.fingerprint= (empty)" in error
-    done = helpers.run("jmoe.load", f"--from={folder}", *flags)
-    assert done.returncode == 0, done.stderr
+    helpers.succeeds("jmoe.load", f"--from={folder}", *flags)
     _, _, _, before = checkpoint.on_host(epath.Path(workdir), None, None)
     _, record, _, after = checkpoint.on_host(epath.Path(tmp_path / "run"), "trunk", 0)
     jax.tree.map(np.testing.assert_array_equal, before, after)
@@ -170,8 +163,7 @@ def test_a_run_begins_with_the_weights_of_a_folder(trained, tmp_path, text_glob)
     (tmp_path / "other.txt").write_text(pathlib.Path(os.__file__).read_text())
     error = helpers.fails("jmoe.train", *flags, f"--config.data.path={tmp_path}/other.txt")
     assert f"--config.data.fingerprint={record['corpus_fingerprint']} takes the one before" in error
-    done = helpers.run("jmoe.train", *flags)
-    assert done.returncode == 0, done.stderr
+    helpers.succeeds("jmoe.train", *flags)
     first = json.loads((tmp_path / "run/trunk/metrics.jsonl").read_text().splitlines()[0])
     assert first["cross_entropy"] < 0.9 * np.log(257)  # not that of new weights
     result = json.loads((tmp_path / "run/branch-8192/result.json").read_text())
@@ -224,18 +216,8 @@ def test_a_dense_folder_of_another_program_becomes_a_mixture(tmp_path, text_glob
 
 
 def test_what_cannot_be_said_is_refused_by_name(trained, tmp_path):
-    olmoe = dict(n_experts=4, n_heads=4, qk_norm="projection")
-    for name, value, fields in (
-        ("norm", "layer", {}),
-        ("final_norm", False, {}),
-        ("qk_norm", "projection", {}),
-        ("head_dim", 10, olmoe),
-        ("n_dense_blocks", 1, olmoe),
-        ("n_shared_experts", 2, dict(n_experts=4, qk_norm="head")),
-        ("balance", "bias", dict(n_experts=4)),
-    ):
-        with pytest.raises(UserError, match=f"config.model.{name}={value!r}"):
-            huggingface.config_json(tiny(**dict(norm="rms", final_norm=True) | fields | {name: value}).model, 32)
+    with pytest.raises(UserError, match="config.model.norm='layer'"):  # other fields: test_check.py
+        huggingface.config_json(tiny(norm="layer", final_norm=True).model, 32)
     theirs = json.loads((trained[1] / "config.json").read_text())
     for change in (
         dict(model_type="mixtral"),

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from ml_collections import FrozenConfigDict
 
+from jmoe import generate
+from jmoe.errors import UserError
 from jmoe.model import sampling, sharding, transformer
 from jmoe.model.parameters import parameter_specs
 from jmoe.text import tokenizer
@@ -103,29 +105,18 @@ def test_characters_are_shown_when_they_are_complete():
     assert "".join(shown) == "aé漢\ufffdb" and "é" in shown and "漢" in shown
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory, text_glob):
-    """Workdir of a run of a few seconds, a mixture with LayerNorm."""
-    folder = tmp_path_factory.mktemp("generate")
-    config = helpers.write_config(folder, text_glob)
-    flags = "--config.model.n_experts=4", "--config.n_tokens=(8192,)"
-    done = helpers.run("jmoe.train", f"--config={config}", f"--workdir={folder / 'run'}", *flags)
-    assert done.returncode == 0, done.stderr
-    return folder / "run"
+def test_text_follows_its_prompt(exportable):
+    def text(**options):
+        return "".join(generate.generate(exportable, "def é", 40, **options))
 
-
-def test_the_command_prints_text_that_follows_its_prompt(trained):
-    def text(*flags):
-        return helpers.run("jmoe.generate", f"--workdir={trained}", "--prompt=def é", "--n=40", *flags).stdout
-
-    first, other = text(), text("--seed=1")
+    first = helpers.succeeds("jmoe.generate", f"--workdir={exportable}", "--prompt=def é", "--n=40").stdout
     assert first.startswith("def é") and 10 < len(first) < 60
-    assert first != other
-    greedy = text("--temperature=0")
-    assert greedy == text("--temperature=0", "--seed=1") != first
+    assert first == text() + "\n" and text() != text(seed=1)
+    greedy = text(temperature=0.0)
+    assert greedy == text(temperature=0.0, seed=1) != text()
 
 
-def test_a_wrong_wish_is_refused_by_name(trained, tmp_path):
-    assert "--top_p=0.0" in helpers.fails("jmoe.generate", f"--workdir={trained}", "--top_p=0")
-    missing = tmp_path / "gone.json"
-    assert str(missing) in helpers.fails("jmoe.generate", f"--workdir={trained}", f"--tokenizer={missing}")
+def test_a_wrong_wish_is_refused_by_name(exportable, tmp_path):
+    for options, words in ({"top_p": 0.0}, "--top_p=0.0"), ({"tokenizer": str(tmp_path / "gone.json")}, "gone.json"):
+        with pytest.raises(UserError, match=words):
+            list(generate.generate(exportable, **options))

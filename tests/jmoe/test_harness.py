@@ -1,7 +1,6 @@
-"""lm-evaluation-harness on an exported folder, offline, on tasks made of local files: its numbers are our own."""
+"""lm-evaluation-harness on an exported folder, offline, on a task made of a local file: its numbers are our own."""
 
 import json
-import math
 import warnings
 
 import numpy as np
@@ -19,14 +18,11 @@ with warnings.catch_warnings():
 from jmoe.export import tokenizer_files
 from jmoe.text import tokenizer
 
-END = 256
 CHOICES = [
     {"context": "import o", "choices": ["s", "perator", "ss"], "answer": 0},
     {"context": "def é", "choices": ["(x):", " = 1"], "answer": 1},
     {"context": "for i in", "choices": [" range", "x"], "answer": 0},
 ]
-TEXTS = ["x = 1\n", "a line that is longer than the thirty-two bytes of a row: é, 漢, and 64 in all"[:60]]
-
 CHOICE_TASK = """
 task: local_choice
 dataset_path: json
@@ -38,16 +34,6 @@ doc_to_choice: "{{{{choices}}}}"
 doc_to_target: answer
 target_delimiter: ""
 metric_list: [{{metric: acc}}]
-"""
-TEXT_TASK = """
-task: local_text
-dataset_path: json
-dataset_kwargs: {{data_files: {{test: {file}}}}}
-test_split: test
-output_type: loglikelihood_rolling
-doc_to_text: ""
-doc_to_target: "{{{{text}}}}"
-metric_list: [{{metric: bits_per_byte}}, {{metric: byte_perplexity}}]
 """
 
 
@@ -64,23 +50,6 @@ def log_likelihoods(params, config, pairs) -> list[float]:
     ]
 
 
-def rows_of(text: bytes, length: int):
-    """A text that begins after an end-of-text in full rows: (what comes before, what is predicted)."""
-    tokens = [END, *text]
-    for first in range(1, len(tokens), length):
-        part = tokens[first : first + length]
-        yield tokens[max(0, first + len(part) - length - 1) : first], part
-
-
-def write_tasks(folder) -> None:
-    (folder / "tasks").mkdir()
-    documents = {"choice": CHOICES, "text": [{"text": text} for text in TEXTS]}
-    for (name, lines), task in zip(documents.items(), (CHOICE_TASK, TEXT_TASK), strict=True):
-        file = folder / f"{name}.jsonl"
-        file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-        (folder / f"tasks/{name}.yaml").write_text(task.format(file=file))
-
-
 def test_the_harness_gives_our_log_likelihoods(tmp_path, monkeypatch):
     for variable in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE"):
         monkeypatch.setenv(variable, "1")
@@ -90,7 +59,9 @@ def test_the_harness_gives_our_log_likelihoods(tmp_path, monkeypatch):
     write(tmp_path / "hf", params, config)
     for name, text in tokenizer_files(tokenizer.load("bytes"), config.data.seq_len).items():
         (tmp_path / "hf" / name).write_text(text)
-    write_tasks(tmp_path)
+    (tmp_path / "tasks").mkdir()
+    (tmp_path / "choice.jsonl").write_text("".join(json.dumps(line) + "\n" for line in CHOICES))
+    (tmp_path / "tasks/choice.yaml").write_text(CHOICE_TASK.format(file=tmp_path / "choice.jsonl"))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import lm_eval
@@ -99,7 +70,7 @@ def test_the_harness_gives_our_log_likelihoods(tmp_path, monkeypatch):
         found = lm_eval.simple_evaluate(
             model="hf",
             model_args=f"pretrained={tmp_path / 'hf'},dtype=float32",
-            tasks=["local_choice", "local_text"],
+            tasks=["local_choice"],
             task_manager=TaskManager(include_path=str(tmp_path / "tasks"), include_defaults=False),
             device="cpu",
             bootstrap_iters=0,
@@ -113,10 +84,3 @@ def test_the_harness_gives_our_log_likelihoods(tmp_path, monkeypatch):
     for line in CHOICES:
         right.append(np.argmax([next(best) for _ in line["choices"]]) == line["answer"])
     assert found["results"]["local_choice"]["acc,none"] == pytest.approx(np.mean(right))
-
-    assert len(TEXTS[0].encode()) < config.data.seq_len < len(TEXTS[1].encode())
-    rows = [row for text in TEXTS for row in rows_of(text.encode(), config.data.seq_len)]
-    nats = -sum(log_likelihoods(params, config, rows))
-    bits = nats / math.log(2) / sum(len(text.encode()) for text in TEXTS)
-    assert found["results"]["local_text"]["bits_per_byte,none"] == pytest.approx(bits, rel=1e-4)
-    assert found["results"]["local_text"]["byte_perplexity,none"] == pytest.approx(2**bits, rel=1e-4)

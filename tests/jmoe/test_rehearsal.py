@@ -10,7 +10,6 @@ import re
 import shlex
 import signal
 import subprocess
-from typing import NamedTuple
 
 import helpers
 import numpy as np
@@ -36,30 +35,16 @@ SMALL = [
 BRANCH = "branch-61440"
 
 
-class Training(NamedTuple):
-    """A training of the guide: its devices, the signal that ends it, if any, and its flags."""
-
-    n_devices: int
-    signum: signal.Signals | None
-    flags: list[str]
-
-
 def typed(folder: str) -> list[str]:
     """The guide's commands on this folder, in their order."""
     return [command for block in helpers.blocks(PAGE) for command in block if f"--workdir={folder} " in f"{command} "]
 
 
-def trainings(folder: str) -> list[Training]:
+def trainings(folder: str) -> list[tuple[int, str | None, list[str]]]:
+    """(devices, the signal that ends it, if any, flags) of the guide's trainings of this folder."""
     matches = [re.fullmatch(TRAINING, command) for command in typed(folder) if "jmoe.train" in command]
     assert all(matches)
-    return [
-        Training(
-            int(match["n_devices"]),
-            signal.Signals[f"SIG{match['signal']}"] if match["signal"] else None,
-            [*shlex.split(match["flags"]), *SMALL],
-        )
-        for match in matches
-    ]
+    return [(int(match["n_devices"]), match["signal"], [*shlex.split(match["flags"]), *SMALL]) for match in matches]
 
 
 @pytest.fixture(scope="module")
@@ -77,10 +62,8 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def undisturbed(folder):
-    ((n_devices, signum, flags),) = trainings("runs/undisturbed")
-    assert signum is None
-    done = helpers.run("jmoe.train", *flags, n_devices=n_devices)
-    assert done.returncode == 0, done.stderr
+    ((n_devices, _, flags),) = trainings("runs/undisturbed")
+    helpers.succeeds("jmoe.train", *flags, n_devices=n_devices)
     return folder / "runs" / "undisturbed"
 
 
@@ -88,24 +71,17 @@ def undisturbed(folder):
 def rehearsal(folder):
     """(workdir, step of the first stop, what the starts printed): stopped on eight devices, killed on four."""
     workdir = folder / "runs" / "rehearsal"
-    *disturbed, last = trainings("runs/rehearsal")
-    assert [(training.n_devices, training.signum) for training in (*disturbed, last)] == [
-        (8, signal.SIGTERM),
-        (4, signal.SIGKILL),
-        (8, None),
-    ]
+    steps = trainings("runs/rehearsal")
+    assert [step[:2] for step in steps] == [(8, "TERM"), (4, "KILL"), (8, None)]
     printed = []
-    for training in disturbed:
-        step = soak.progress(workdir) + 40
-        (process,) = helpers.start("jmoe.train", *training.flags, n_devices=training.n_devices)
-        helpers.wait_until(lambda step=step: soak.progress(workdir) >= step, [process])
-        process.send_signal(training.signum)
+    for n_devices, signal_name, flags in steps:
+        target = soak.progress(workdir) + 40
+        (process,) = helpers.start("jmoe.train", *flags, n_devices=n_devices)
+        if signal_name:
+            helpers.wait_until(lambda target=target: soak.progress(workdir) >= target, [process])
+            process.send_signal(signal.Signals[f"SIG{signal_name}"])
         printed.append(process.communicate(timeout=300)[1])
-        code = 143 if training.signum == signal.SIGTERM else -signal.SIGKILL
-        assert process.returncode == code, printed
-    done = helpers.run("jmoe.train", *last.flags, n_devices=last.n_devices)
-    assert done.returncode == 0, done.stderr
-    printed.append(done.stderr)
+        assert process.returncode == {"TERM": 143, "KILL": -signal.SIGKILL, None: 0}[signal_name], printed
     assert all("resuming from" in text for text in printed[1:]), printed
     stop = int(re.search(r"saved step (\d+) of trunk", printed[0])[1])
     return workdir, stop, printed

@@ -127,6 +127,13 @@ def run(module: str, *flags, n_devices: int = 1, timeout: float = 300, **options
     return subprocess.CompletedProcess(process.args, process.returncode, *output)
 
 
+def succeeds(module: str, *flags, **options) -> subprocess.CompletedProcess:
+    """As `run`, of a command that must end with exit code 0."""
+    done = run(module, *flags, **options)
+    assert done.returncode == 0, (done.returncode, done.stdout, done.stderr)
+    return done
+
+
 def fails(module: str, *flags, n_devices: int = 1) -> str:
     """Runs a command that must fail as a user's mistake should: exit code 2, no traceback. Returns its stderr."""
     done = run(module, *flags, n_devices=n_devices)

@@ -16,6 +16,8 @@ from tokenizers import models, pre_tokenizers, trainers
 
 from configs import quickstart
 
+SMALL_PIECES = "from jmoe.text import sources\n\nsources.PIECE_BYTES = 2**20\n"  # in front of a config file
+EXPORTABLE = "--config.model.n_experts=8", "--config.model.norm=rms", "--config.model.final_norm=True"
 SPECIAL = "an <|endoftext|> inside, and </s> too"
 
 
@@ -120,6 +122,15 @@ def prepared(places, vocabularies, tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="session")
+def exportable(tmp_path_factory, text_glob):
+    """The workdir of a finished run of eight experts and two budgets, which transformers has a class for."""
+    folder = tmp_path_factory.mktemp("exportable")
+    config = helpers.write_config(folder, text_glob)
+    helpers.succeeds("jmoe.train", f"--config={config}", f"--workdir={folder / 'run'}", *EXPORTABLE)
+    return folder / "run"
+
+
 @pytest.fixture
 def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("JMOE_CACHE", str(tmp_path / "cache"))
@@ -162,6 +173,16 @@ def tiny(**fields):
     config.batch_tokens = ((0, 128), (1024, 256))
     config.optimizer.warmup_tokens = 128
     config.model.d_model = 16
+    config.update_from_flattened_dict(fields)
+    return config
+
+
+def small_run(path, **fields):
+    """A config whose run on the text at `path` takes a second or two in this process."""
+    config = quickstart.get_config()
+    config.data.update(seq_len=32, path=path, validation_tokens=256)
+    config.batch_tokens = ((0, 256),)
+    config.optimizer.warmup_tokens = 1_024
     config.update_from_flattened_dict(fields)
     return config
 

@@ -84,15 +84,6 @@ def test_microbatches_halve_while_they_divide():
     assert memory.microbatches(memory.with_microbatches(config, 2_048), 1) == [1_024, 512]
 
 
-@pytest.mark.parametrize("limit, found", [(9_999, 4_096), (2_048, 2_048), (600, 512), (100, None)])
-def test_the_largest_microbatch_that_fits_is_found(limit, found, monkeypatch):
-    def measure(config, _):
-        return {"fits": config.microbatch_tokens <= limit, "memory_bytes": {"peak": 7}}
-
-    monkeypatch.setattr(report, "measure", measure)
-    assert report.smaller(small(8), jax.devices()[:1])[0]["microbatch_tokens"] == found
-
-
 def test_a_slice_of_the_seventh_generation_has_two_devices_a_chip():
     pytest.importorskip("libtpu", reason="without libtpu: it alone knows topologies (the [tpu] extra)")
     devices = topology_devices("tpu7x:2x2x1")

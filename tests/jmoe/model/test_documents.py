@@ -6,15 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.experimental.pallas import tpu as pltpu
-from jax.sharding import PartitionSpec as P
 
-from jmoe.cost.topologies import topology_devices
-from jmoe.model import attention, documents, loss, parameters, sharding, tpu_flash, transformer
+from jmoe.model import attention, documents, loss, parameters, sharding, transformer
 from jmoe.run import step
 from jmoe.text import corpus
-from tests.jmoe.model.test_flash import normal
-from tests.jmoe.model.test_model import numpy_transformer, tiny
+from tests.jmoe.model.test_flash import differences, kernels_as_on_a_tpu, normal, value_and_gradients
+from tests.jmoe.model.test_model import tiny
 
 END = 256
 
@@ -50,40 +47,15 @@ def documents_of(b, t):
     return np.cumsum(ends, axis=1).astype(np.int32)
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def value_and_gradients(function, q, k, v, dy, document_BT):
-    y, backward = jax.vjp(lambda q, k, v: function(q, k, v, document_BT), q, k, v)
-    return y, *backward(dy.astype(y.dtype))
-
-
-def masked(q, k, v, document_BT):
-    """Float32 attention over all pairs of positions, without those of two documents and those of a later key."""
-    k, v = (jnp.repeat(x, q.shape[2] // k.shape[2], axis=2) for x in (k, v))
-    score = jnp.einsum("bqhk,bshk->bhqs", q, k) / q.shape[-1] ** 0.5
-    visible = jnp.tri(q.shape[1], dtype=bool) & (document_BT[:, None, :, None] == document_BT[:, None, None, :])
-    return jnp.einsum("bhqs,bshk->bqhk", jax.nn.softmax(jnp.where(visible, score, -jnp.inf)), v)
-
-
-def exact(q, k, v, document_BT):
+def all_at_once(q, k, v, document_BT):
     return attention.exact(q, k, v, 0, document_BT, document_BT)
-
-
-kernels = functools.partial(tpu_flash.attention, interpret=True)
-kernels_as_on_a_tpu = functools.partial(tpu_flash.attention, interpret=pltpu.InterpretParams())
-
-
-def differences(got, inputs, document_BT):
-    """Relative to `masked`: of the output and of the three gradients."""
-    want = value_and_gradients(masked, *inputs, document_BT)
-    return [float(np.linalg.norm(np.float32(a) - b) / np.linalg.norm(b)) for a, b in zip(got, want, strict=True)]
 
 
 @pytest.mark.parametrize(
     "function, shape",
     [
-        pytest.param(exact, (2, 96, 6, 16, 2), id="all positions at once"),
+        pytest.param(all_at_once, (2, 96, 6, 16, 2), id="all positions at once"),
         pytest.param(attention.blocks, (2, 1_024, 4, 16, 2), id="blocks"),
-        pytest.param(kernels, (2, 384, 6, 16, 2), id="grouped, kernels"),
         pytest.param(kernels_as_on_a_tpu, (2, 384, 4, 16, 2), id="grouped, kernels as on a TPU"),
     ],
 )
@@ -94,21 +66,6 @@ def test_attention_stays_within_a_document(function, shape):
     assert max(differences(got, inputs, document_BT)) < 5e-6
 
 
-def test_a_tpu_compiles_the_kernels_with_documents(not_kept):
-    pytest.importorskip("libtpu", reason="without libtpu: nothing was compiled for a TPU (the [tpu] extra)")
-    mesh = jax.sharding.Mesh(topology_devices("v5e:2x2")[:1], ("data",))
-    whole = jax.NamedSharding(mesh, P())
-    q = jax.ShapeDtypeStruct((2, 1_024, 8, 128), jnp.float32, sharding=whole)
-    kv = jax.ShapeDtypeStruct((2, 1_024, 2, 128), jnp.float32, sharding=whole)
-    document_BT = jax.ShapeDtypeStruct((2, 1_024), jnp.int32, sharding=whole)
-    with jax.set_mesh(mesh):
-        run = jax.shard_map(
-            functools.partial(value_and_gradients, attention.flash), mesh=mesh, in_specs=P(), out_specs=P()
-        )
-        text = jax.jit(run).lower(q, kv, kv, q, document_BT).compile().as_text()
-    assert text.count("tpu_custom_call") == 2
-
-
 def rows_of_two_documents(config, n_rows):
     """[B, T + 1] rows, each with an end of text somewhere, and where the second document begins."""
     random = np.random.default_rng(0)
@@ -116,34 +73,6 @@ def rows_of_two_documents(config, n_rows):
     begins = random.integers(2, config.data.seq_len - 2, n_rows)
     rows[np.arange(n_rows), begins - 1] = END
     return rows, begins
-
-
-def logits_on(config, params, tokens, n_devices):
-    mesh = sharding.make_mesh(config, jax.devices()[:n_devices])
-
-    def local(params, tokens_BT):
-        x_BTD, head_DV, _ = transformer.apply(params, tokens_BT, config, False, END)
-        return (x_BTD @ head_DV).astype(jnp.float32)
-
-    with jax.set_mesh(mesh):
-        specs = parameters.parameter_specs(config.model, mesh.shape), sharding.TOKENS
-        placed = jax.device_put(params, parameters.parameter_shardings(mesh, config.model))
-        rows = jax.device_put(tokens, jax.NamedSharding(mesh, sharding.TOKENS))
-        return np.asarray(jax.jit(sharding.per_device(local, mesh, specs, sharding.TOKENS))(placed, rows))
-
-
-@pytest.mark.parametrize("mesh", [dict(), dict(expert=2, model=2)], ids=["one device", "8 devices"])
-def test_each_document_of_a_row_has_the_logits_that_it_has_alone(mesh):
-    """Against the float64 transformer of test_model.py on the document alone, whose positions begin at 0."""
-    config = tiny(final_norm=True, n_heads=4, n_kv_heads=2)
-    config.mesh.update(mesh)
-    rows, begins = rows_of_two_documents(config, 8)
-    params = jax.jit(lambda: parameters.init_params(config))()
-    logits = logits_on(config, params, rows[:, :-1], 8 if mesh else 1)
-    for row, begin, logits_TV in zip(rows, begins, logits, strict=True):
-        first = numpy_transformer(params, row[None, :begin], config.model)[0]
-        second = numpy_transformer(params, row[None, begin:-1], config.model)[0]
-        np.testing.assert_allclose(logits_TV, np.concatenate([first, second]), atol=2e-5)
 
 
 @pytest.mark.parametrize("kind", ["float32", "flash"])

@@ -1,6 +1,5 @@
 """Products of rows sorted by expert through tokamax: its XLA implementation stands for its kernels on a CPU."""
 
-import functools
 import importlib.util
 
 import jax
@@ -67,12 +66,10 @@ def test_the_layer_by_tokamax_is_the_reference_in_value_and_gradient():
         np.testing.assert_allclose(gradient, reference, atol=2e-5 * np.abs(reference).max())
 
 
-def test_aligned_bfloat16_rows_on_a_gpu_take_tokamax_and_all_others_xla():
-    kernel_of = functools.partial(grouped_product.kernel_of, dtype=jnp.bfloat16, widths=(64, 24))
-    assert kernel_of("gpu") == "tokamax"
-    assert kernel_of("gpu", dtype=jnp.float32) == kernel_of("gpu", widths=(64, 20)) == "xla"
-    assert kernel_of("tpu") == "xla"
-    assert kernel_of("cpu") == "even_shares"
+def test_aligned_bfloat16_rows_on_a_gpu_take_tokamax():
+    """What else takes XLA: test_kernels.py."""
+    assert grouped_product.kernel_of("gpu", jnp.bfloat16, (64, 24)) == "tokamax"
+    assert grouped_product.kernel_of("cpu", jnp.bfloat16, (64, 24)) == "even_shares"
 
 
 def test_a_gpu_without_tokamax_is_a_sentence_that_names_the_extra(monkeypatch):

@@ -7,10 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jmoe.config import counts
-from jmoe.model import loss, parameters, routing, sharding
-from jmoe.run import step
-from tests.jmoe.model.test_model import logits_of, make_params, numpy_dense, numpy_transformer, tiny, tokens_on
+from jmoe.model import loss, sharding
+from tests.jmoe.model.test_model import (
+    logits_of,
+    make_params,
+    numpy_dense,
+    numpy_transformer,
+    tiny,
+    tokens_on,
+    train_steps,
+)
 from tests.jmoe.model.test_moe import reference
 
 FINE = dict(n_experts=8, top_k=2, d_expert=24, n_shared_experts=1, n_dense_blocks=1, n_blocks=3)
@@ -54,26 +60,6 @@ def test_logits_equal_numpy(fields, training):
     np.testing.assert_allclose(logits, expected, atol=2e-4)
 
 
-@pytest.mark.parametrize("fields", [FINE, BALANCED, dict(n_experts=16, top_k=4, d_expert=24)])
-def test_counts_equal_the_built_model(fields):
-    config = tiny(**fields, norm="rms")
-    model, d, f = config.model, config.model.d_model, config.model.d_expert
-    built = jax.eval_shape(lambda: parameters.init_params(config))
-    assert counts.n_exact(model) == sum(x.size for x in jax.tree.leaves(built))
-
-    def of(*names):
-        return sum(x.size for p, x in jax.tree.leaves_with_path(built) if p[-1].key in names)
-
-    uncounted = of("scale", "router", "router_bias")
-    assert counts.n_total(model) == counts.n_exact(model) - uncounted
-    # a token leaves out of each mixture all experts but those that it chooses
-    n_mixtures = model.n_blocks - model.n_dense_blocks
-    assert counts.n_total(model) - counts.n_active(model) == n_mixtures * (model.n_experts - model.top_k) * 3 * d * f
-    dense = model.n_dense_blocks * 3 * d * model.d_ff
-    mixtures = n_mixtures * (model.top_k + model.n_shared_experts) * 3 * d * f
-    assert counts.n_active(model) == 2 * d * model.vocab_size + model.n_blocks * 4 * d**2 + dense + mixtures
-
-
 def test_alike_experts_are_the_dense_model():
     """In loss and gradient: gates that sum to 1 over equal experts; the experts' gradients sum to the dense layer's."""
     dense, mixed = (tiny(n, top_k=k, capacity_factor=None, norm="rms") for n, k in ((1, 1), (4, 2)))
@@ -106,15 +92,7 @@ def history(names, n_devices=1, expert=1, model=1, micro=0):
     config.optimizer.bias_rate = 0.01
     if micro:  # what is saved for the backward pass changes nothing either
         config.remat, config.unroll = "dots", True
-    mesh = sharding.make_mesh(config, jax.devices()[:n_devices])
-    with jax.set_mesh(mesh):
-        params = make_params(config, mesh)
-        opt_state = jax.jit(step.make_optimizer(config).init)(params)
-        train_step, found = step.make_train_step(config, mesh), []
-        for i in range(4):
-            params, opt_state, metrics = train_step(params, opt_state, tokens_on(mesh, (16, 33), i), np.float32(1e-2))
-            found.append(jax.device_get(metrics))
-    return found, jax.device_get(params), opt_state
+    return train_steps(config, sharding.make_mesh(config, jax.devices()[:n_devices]), 4)
 
 
 BIAS = tuple(sorted(BALANCED.items()))
@@ -150,15 +128,3 @@ def test_the_bias_is_left_to_its_own_rule():
         np.testing.assert_allclose(metrics["loss"], metrics["cross_entropy"] + 0.001 * metrics["router_z"], rtol=1e-6)
     bias = params["blocks"]["mlp"]["router_bias"]
     assert bias.shape == (2, 8) and bias.dtype == np.float32
-
-
-def test_the_bias_evens_the_load_out():
-    """Of a router that favours two experts of eight, on tokens that are new in each step."""
-    route = jax.jit(lambda logits, bias: routing.route(logits, bias, top_k=2, score_fn="sigmoid")[2])
-    favour, bias, loads = jnp.array([2.0, 1.0, 0, 0, 0, 0, 0, -1.0]), jnp.zeros(8), []
-    for i in range(200):
-        metrics = route(jax.random.normal(jax.random.key(i), (4, 64, 8)) + favour, bias)
-        bias = routing.updated_bias(bias, metrics["chosen"].sum(axis=0), 0.01)
-        loads.append((float(metrics["max_load"].mean()), float(metrics["min_load"].mean())))
-    assert loads[0][0] > 2 and loads[0][1] < 0.4
-    assert np.mean(loads[-20:], axis=0)[0] < 1.5 and np.mean(loads[-20:], axis=0)[1] > 0.6

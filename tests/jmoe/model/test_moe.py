@@ -10,7 +10,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jmoe.model import moe_capacity, moe_layer, permute, routing, sharding
+from jmoe.model import moe_capacity, moe_layer, routing, sharding
 from jmoe.model.permute import UNASSIGNED
 
 SPECS = P(sharding.ROWS), P(), P("expert", None, "model"), P("expert", None, "model"), P("expert", "model")
@@ -107,13 +107,10 @@ def run_mixture(mesh, arrays, **options):
     "n_experts, top_k, capacity_factor, skew, more",
     [
         (8, 1, 1.0, 0.3, {}),
-        (4, 1, 1.5, 2.0, {}),
         (4, 3, None, 1.0, {}),
         (8, 2, 1.0, 0.3, dict(normalize=False)),
         (8, 2, 1.0, 0.3, dict(score_fn="sigmoid", bias_E=np.linspace(0.5, -0.5, 8))),
-        (8, 1, 1.0, 0.3, dict(bias_E=np.linspace(-0.2, 0.2, 8))),
         (16, 4, None, 0.3, dict(score_fn="sigmoid", normalize=False, bias_E=np.linspace(-0.5, 0.5, 16))),
-        (2, 1, None, 1.0, dict(kernel="xla")),
         (16, 4, None, 2.0, dict(normalize=False, kernel="xla")),
     ],
 )
@@ -160,26 +157,6 @@ def test_nothing_is_dropped_on_any_mesh_however_uneven_the_load(shape, top_k, ke
     np.testing.assert_allclose(one, y, atol=5e-5)
     for a, b in zip(grads, expected, strict=True):
         np.testing.assert_allclose(a, b, atol=2e-4 * np.abs(b).max())
-
-
-def test_slots_of_two_groups_worked_by_hand():
-    """Three experts with one slot in each of two groups of two tokens; choices 4 to 7 are the tokens' second ones."""
-    expert_GJ = jnp.array([[0, 0, 1, 1], [2, 0, 0, 2]])
-    slots, drop_rate_G = moe_capacity.assign_slots_of_groups(expert_GJ, n_tokens=4, n_experts=3, capacity=1)
-    np.testing.assert_array_equal(slots.choice_of_slot_GL, [[0, 3, 4, UNASSIGNED, UNASSIGNED, 2]])
-    drops = [UNASSIGNED] * 3
-    np.testing.assert_array_equal(slots.slot_of_choice_GJ, [[0, UNASSIGNED, 5, 1, 2, *drops]])
-    np.testing.assert_array_equal(drop_rate_G, [0.5, 0.5])
-
-    x_GSD = jnp.array([[[1.0], [2.0], [4.0], [8.0]]])
-    gate_GJ = jnp.array([[0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8]])
-    rows_GLD, row_gates_GL1 = permute.dispatch(x_GSD, gate_GJ, slots)
-    filled = np.array([0, 1, 2, 5])
-    np.testing.assert_array_equal(rows_GLD[0, filled, 0], [1, 8, 1, 4])
-    np.testing.assert_array_equal(row_gates_GL1[0, :, 0], np.float32([0.1, 0.4, 0.5, 0, 0, 0.3]))
-    # a dropped choice adds nothing, and the row of an empty slot goes nowhere
-    outputs_GLD = jnp.array([[[1.0], [10.0], [100.0], [1e3], [1e4], [1e5]]])
-    np.testing.assert_array_equal(permute.combine(outputs_GLD, slots)[0, :, 0], [101, 0, 1e5, 10])
 
 
 def test_two_choices_of_four_tokens_worked_by_hand():
@@ -251,7 +228,7 @@ def value_and_gradient(shape, top_k, capacity_factor=1.0, **kernel):
 
 @pytest.mark.parametrize(
     "shape, top_k",
-    [((1, 8, 1), 1), ((1, 1, 8), 1), ((2, 2, 2), 2)],
+    [((1, 8, 1), 1), ((2, 2, 2), 2)],
 )
 def test_eight_devices_equal_one_in_value_and_gradient(shape, top_k):
     results = value_and_gradient((1, 1, 1), top_k), value_and_gradient(shape, top_k)

@@ -2,17 +2,18 @@
 
 import csv
 import json
+import shutil
 
 import helpers
 import pytest
 import soak
 import sweeps
+from text_fixtures import EXPORTABLE
 
 from jmoe.errors import UserError
 from jmoe.run import accuracies, checkpoint
 from jmoe.storage import files as storage
 
-BUDGETS = "--config.n_tokens=(4096,8192)"
 # as lm_eval 0.4 writes it, shortened
 RECORDED = {
     "results": {
@@ -30,19 +31,12 @@ RECORDED = {
             "exact_match,flexible-extract": 0.0197,
             "exact_match_stderr,flexible-extract": 0.0038,
         },
-        "lambada_openai": {
-            "alias": "lambada_openai",
-            "perplexity,none": 26.02,
-            "perplexity_stderr,none": 0.94,
-            "acc,none": 0.3768678439743839,
-            "acc_stderr,none": 0.0067,
-        },
         "mmlu": {"acc,none": 0.23, "acc_stderr,none": 0.0035, "alias": "mmlu"},
         "mmlu_anatomy": {"alias": " - anatomy", "acc,none": 0.19, "acc_stderr,none": 0.03},
         "wikitext": {"alias": "wikitext", "word_perplexity,none": 37.4, "word_perplexity_stderr,none": "N/A"},
     },
     "groups": {"mmlu": {"acc,none": 0.23, "acc_stderr,none": 0.0035, "alias": "mmlu"}},
-    "group_subtasks": {"arc_easy": [], "gsm8k": [], "lambada_openai": [], "wikitext": [], "mmlu": ["mmlu_anatomy"]},
+    "group_subtasks": {"arc_easy": [], "gsm8k": [], "wikitext": [], "mmlu": ["mmlu_anatomy"]},
     "configs": {},
     "versions": {"arc_easy": 1.0},
     "n-shot": {"arc_easy": 0},
@@ -53,19 +47,14 @@ COLUMNS = {
     "acc_arc_easy": 0.4381313131313131,
     "accnorm_arc_easy": 0.39225589225589225,
     "acc_gsm8k": 0.0053,
-    "acc_lambada_openai": 0.3768678439743839,
     "acc_mmlu": 0.23,
 }
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """The workdir of a finished run of one branch."""
-    folder = tmp_path_factory.mktemp("run")
-    config = helpers.write_config(folder, helpers.write_text(folder))
-    done = helpers.run("jmoe.train", f"--config={config}", f"--workdir={folder}/run", BUDGETS)
-    assert done.returncode == 0, done.stderr
-    return folder / "run"
+def trained(exportable, tmp_path_factory):
+    """A copy of a finished run, whose results change here."""
+    return shutil.copytree(exportable, tmp_path_factory.mktemp("evaluated") / "run")
 
 
 def written(folder, **changes):
@@ -79,24 +68,24 @@ def test_columns_are_the_accuracies_of_tasks_and_groups():
     assert accuracies.columns(RECORDED) == COLUMNS
 
 
-def test_the_command_writes_them_into_the_result_of_the_branch(trained, tmp_path):
-    path = trained / "branch-8192" / "result.json"
+def test_the_command_writes_them_into_the_result_of_the_branch(trained, exportable, tmp_path):
+    path = trained / "branch-16384" / "result.json"
     before = storage.read_sealed(path)
-    done = helpers.run("jmoe.evaluate", f"--workdir={trained}", f"--lm_eval={written(tmp_path)}")
-    assert done.returncode == 0 and "acc_arc_easy 0.4381" in done.stdout, done.stderr
+    done = helpers.succeeds("jmoe.evaluate", f"--workdir={trained}", f"--lm_eval={written(tmp_path)}")
+    assert "acc_arc_easy 0.4381" in done.stdout
     assert storage.read_sealed(path) == before | COLUMNS  # and sealed: a changed file would be Damaged
-    assert not storage.read_sealed(trained / "branch-4096" / "result.json").keys() & COLUMNS.keys()
-    entered = accuracies.enter(trained, written(tmp_path), "branch-4096", None)
-    assert entered["accuracies"] == COLUMNS and entered["segment"] == "branch-4096"
-    again = helpers.run("jmoe.train", f"--config={trained.parent}/tiny.py", f"--workdir={trained}", BUDGETS)
-    assert again.returncode == 0, again.stderr  # the trainer takes its finished branches as they are
+    assert not storage.read_sealed(trained / "branch-8192" / "result.json").keys() & COLUMNS.keys()
+    entered = accuracies.enter(trained, written(tmp_path), "branch-8192", None)
+    assert entered["accuracies"] == COLUMNS and entered["segment"] == "branch-8192"
+    # the trainer takes its finished branches as they are
+    helpers.succeeds("jmoe.train", f"--config={exportable.parent}/tiny.py", f"--workdir={trained}", *EXPORTABLE)
     assert storage.read_sealed(path) == before | COLUMNS
 
 
 def test_results_of_another_model_are_refused(trained, tmp_path):
     """By the number of parameters, of which the checkpoint's arrays have as many as the message says."""
     folder = checkpoint.find(storage.absolute(trained), None, None)
-    arrays = soak.final_params(trained, "branch-8192").values()
+    arrays = soak.final_params(trained, "branch-16384").values()
     n_parameters = sum(array.size for array in arrays)
     path = written(tmp_path, config={"model_num_parameters": 124_439_808})
     with pytest.raises(UserError, match=f"its model has 124,439,808 weights, the checkpoint {n_parameters:,}: "):
@@ -114,8 +103,7 @@ def test_collect_puts_them_into_runs_csv(tmp_path):
     path = sweep.jobs[0].folder / next(iter(sweep.jobs[0].budgets)) / "result.json"
     result = storage.read_sealed(path)
     storage.write_whole(path, json.dumps(storage.sealed(result | COLUMNS)))
-    done = helpers.run("launch.collect", f"--workdir={tmp_path}/s")
-    assert done.returncode == 0, done.stderr
+    helpers.succeeds("launch.collect", f"--workdir={tmp_path}/s")
     with open(tmp_path / "s" / "runs.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert sorted(row["acc_arc_easy"] for row in rows) == ["", "0.4381313131313131"]

@@ -8,7 +8,7 @@ from jmoe.config import counts
 from jmoe.model import sharding
 from jmoe.run import step
 from launch import preflight
-from tests.jmoe.model.test_model import make_params, tiny, tokens_on
+from tests.jmoe.model.test_model import make_params, tiny, train_steps
 
 FINE = dict(n_experts=4, top_k=2, d_expert=24, n_shared_experts=1, n_blocks=3, n_kv_heads=2)
 
@@ -87,19 +87,9 @@ def test_three_steps_equal_numpy():
 
 
 def history(config, n_devices, expert=1, model=1):
-    config.mesh.expert, config.mesh.model, found = expert, model, []
-    mesh = sharding.make_mesh(config, jax.devices()[:n_devices])
-    with jax.set_mesh(mesh):
-        params = make_params(config, mesh)
-        opt_state = jax.jit(step.make_optimizer(config).init)(params)
-        assert jax.tree.map(jax.typeof, (params, opt_state)) == jax.tree.map(
-            lambda x: jax.typeof(x), step.abstract_state(config, mesh)
-        )
-        train_step = step.make_train_step(config, mesh)
-        for i in range(3):
-            params, opt_state, metrics = train_step(params, opt_state, tokens_on(mesh, (16, 33), i), np.float32(1e-2))
-            found.append((float(metrics["loss"]), float(metrics["grad_norm"])))
-    return found, jax.device_get((params, opt_state))
+    config.mesh.expert, config.mesh.model = expert, model
+    found, *state = train_steps(config, sharding.make_mesh(config, jax.devices()[:n_devices]), 3)
+    return [(metrics["loss"], metrics["grad_norm"]) for metrics in found], state
 
 
 @pytest.mark.parametrize("parametrization, fields", [("standard", {}), ("mup", dict(n_kv_heads=0))])

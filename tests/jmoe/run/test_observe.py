@@ -35,8 +35,7 @@ def watched(tmp_path_factory, text_glob):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WANDB_MODE", "offline")
         for more in (["--config.n_tokens=(8192,)", "--config.profile_steps=(3,5)"], ["--config.n_tokens=(8192,16384)"]):
-            done = helpers.run("jmoe.train", *flags, *more)
-            assert done.returncode == 0, done.stderr
+            helpers.succeeds("jmoe.train", *flags, *more)
     return folder / "run"
 
 

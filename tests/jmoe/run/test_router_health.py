@@ -5,13 +5,14 @@ import json
 import jax
 import numpy as np
 import pytest
+from text_fixtures import small_run
 
 from configs import quickstart
 from jmoe.errors import Interrupted
-from jmoe.model import parameters, sharding
-from jmoe.run import step
+from jmoe.model import sharding
 from jmoe.run.router_health import BLOCK, RouterHealth, effective_experts
 from jmoe.train import train
+from tests.jmoe.model.test_model import train_steps
 
 
 def model_of(**fields):
@@ -86,37 +87,22 @@ def test_the_counts_go_on_where_a_checkpoint_left_them():
 
 @pytest.fixture(scope="module")
 def config(text_glob):
-    config = quickstart.get_config()
+    config = small_run(text_glob, n_tokens=(40_960,), log_every=10, checkpoint_every=30)
     config.model.update(d_model=16, n_blocks=2, n_heads=2, n_experts=4, n_dense_blocks=1, group_tokens=32)
-    config.data.seq_len = 32
-    config.data.path = text_glob
-    config.data.validation_tokens = 256
-    config.batch_tokens = ((0, 256),)
-    config.n_tokens = (40_960,)
-    config.optimizer.warmup_tokens = 1_024
-    config.log_every = 10
-    config.checkpoint_every = 30
     return config
 
 
 def test_choices_are_counted_over_devices_and_microbatches_and_change_nothing(config):
     """Every choice of the batch once; the step is that of one which counts nothing."""
-    batch = np.random.default_rng(0).integers(257, size=(8, 33)).astype(np.int32)
-    for n_devices, microbatch, balance in ((1, 0, "loss"), (1, 128, "bias"), (4, 128, "loss")):
+    for n_devices, microbatch, balance in ((1, 0, "bias"), (4, 128, "loss")):
         config = config.copy_and_resolve_references()
         config.microbatch_tokens = microbatch
         config.model.balance = balance
         mesh = sharding.make_mesh(config, jax.devices()[:n_devices])
         results = {}
         for config.router_health in (True, False):
-            with jax.set_mesh(mesh):
-                placed = parameters.parameter_shardings(mesh, config.model)
-                params = jax.jit(lambda config=config: parameters.init_params(config), out_shardings=placed)()
-                opt_state = jax.jit(step.make_optimizer(config).init)(params)
-                rows = jax.device_put(batch, jax.NamedSharding(mesh, sharding.TOKENS))
-                train_step = step.make_train_step(config, mesh)
-                params, _, metrics = train_step(params, opt_state, rows, np.float32(1e-3))
-                results[config.router_health] = jax.device_get(params), jax.device_get(metrics)
+            (metrics,), params, _ = train_steps(config, mesh, 1, 1e-3)
+            results[config.router_health] = params, metrics
         chosen_LE = results[True][1].pop("chosen")
         assert chosen_LE.shape == (1, 4) and chosen_LE.sum() == 256
         (counted, told), (plain, told_plain) = results[True], results[False]

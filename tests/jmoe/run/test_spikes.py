@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from text_fixtures import small_run
 
-from configs import quickstart
 from jmoe.config.schedule import Schedule, Segment
 from jmoe.errors import Interrupted
 from jmoe.model import parameters, sharding
@@ -65,17 +65,9 @@ def test_a_step_is_skipped_by_the_median_of_the_last_norms():
 
 @pytest.fixture(scope="module")
 def config(text_glob):
-    config = quickstart.get_config()
+    config = small_run(text_glob, n_tokens=(20_480,), log_every=1, checkpoint_every=16)
     config.model.update(d_model=16, n_blocks=1, n_heads=2, n_experts=4, top_k=2, balance="bias", group_tokens=64)
-    config.data.seq_len = 32
-    config.data.path = text_glob
-    config.data.validation_tokens = 256
-    config.batch_tokens = ((0, 256),)
-    config.n_tokens = (20_480,)
-    config.optimizer.warmup_tokens = 1_024
     config.optimizer.skip_above = SKIP_ABOVE
-    config.log_every = 1
-    config.checkpoint_every = 16
     return config
 
 

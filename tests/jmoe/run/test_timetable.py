@@ -4,7 +4,7 @@ import pytest
 
 from configs import quickstart
 from jmoe.config.schedule import Segment
-from jmoe.run.timetable import Due, Timetable
+from jmoe.run.timetable import Timetable
 
 SEGMENT = Segment("trunk", 10, 40, False)
 
@@ -52,8 +52,3 @@ def test_an_export_that_a_kill_prevented_is_made_up_for(start, every, was_missed
     assert Timetable(config, SEGMENT, start, lambda: 0).export_was_missed() == was_missed
     config.update({"snapshot_every": 0})
     assert not Timetable(config, SEGMENT, start, lambda: 0).export_was_missed()
-
-
-def test_nothing_due_is_false():
-    assert not Due(evaluation=False, save=False, stop=0, export=False)
-    assert Due(evaluation=False, save=True, stop=15, export=False)

@@ -18,6 +18,7 @@ import pytest
 import soak
 from etils import epath
 
+from jmoe import evaluate as jmoe_evaluate
 from jmoe import train as jmoe_train
 from jmoe.errors import UserError
 from jmoe.run import checkpoint
@@ -56,9 +57,12 @@ def config(tmp_path_factory, text_glob):
 SHORT = "--config.n_tokens=(8192,)"  # the first of the config's two budgets
 
 
+def config_in(path):
+    return runpy.run_path(str(path))["get_config"]()
+
+
 def train(config, workdir, *flags, **options):
-    done = helpers.run("jmoe.train", f"--config={config}", f"--workdir={workdir}", *flags, **options)
-    assert done.returncode == 0, done.stderr
+    done = helpers.succeeds("jmoe.train", f"--config={config}", f"--workdir={workdir}", *flags, **options)
     return done
 
 
@@ -181,7 +185,9 @@ def test_it_goes_on_with_the_same_tokens_on_other_devices_and_hosts(undisturbed,
         assert [process.returncode for process in processes] == [128 + signal.SIGTERM] * n_processes, said
         assert all("saved step" in text for text in said), said
         assert len({re.search(r"saved step \d+", text).group() for text in said}) == 1
-    train(growing, tmp_path, "--config.mesh.expert=2", "--config.mesh.model=2", n_devices=4)
+    last = train(growing, tmp_path, "--config.mesh.expert=2", "--config.mesh.model=2", n_devices=4)
+    for text in (said[0], last.stderr):  # begun again, it would come to the same losses
+        assert "resuming from" in text and "damaged" not in text
     for name in ("branch-8192", "branch-16384"):
         one, other = (result(folder, name) for folder in (undisturbed, tmp_path))
         assert abs(one["loss"] - other["loss"]) < 1e-3
@@ -215,18 +221,20 @@ def test_a_mistake_ends_every_process_with_its_sentence(config, tmp_path):
         assert process.returncode == 2 and "error: config.data.path='/nowhere/*.txt' matches no file" in said, said
 
 
-def test_another_config_is_refused_with_the_difference(undisturbed, growing):
-    said = helpers.fails("jmoe.train", f"--config={growing}", f"--workdir={undisturbed}", "--config.model.n_experts=8")
-    assert "config.model.n_experts was 16, is 8" in said
-
-
-def test_another_config_is_refused_by_unfinished_parts_too(undisturbed, growing, tmp_path):
+def test_another_config_is_refused_by_results_and_by_unfinished_parts(undisturbed, growing, tmp_path, monkeypatch):
     """Before there is a result it is the checkpoint that knows what it was."""
+    monkeypatch.setattr(jax, "devices", lambda: jax.local_devices()[:1])
+    other = config_in(growing)
+    other.model.n_experts = 8
+    with pytest.raises(UserError, match="config.model.n_experts was 16, is 8"):
+        jmoe_train.train(other, epath.Path(undisturbed))
     part = "branch-16384"
     shutil.copytree(undisturbed / part, tmp_path / part, ignore=shutil.ignore_patterns("result.json"))
-    budget = "--config.n_tokens=(16384,)"  # with its own trunk done, the branch is looked at first
-    said = helpers.fails("jmoe.train", f"--config={growing}", f"--workdir={tmp_path}", budget, "--config.seed=1")
-    assert f"{tmp_path}/{part}/checkpoints/" in said and "config.seed was 0, is 1" in said
+    other = config_in(growing)
+    other.n_tokens = (16_384,)  # with its own trunk done, the branch is looked at first
+    other.seed = 1
+    with pytest.raises(UserError, match=f"{tmp_path}/{part}/checkpoints/.*config.seed was 0, is 1"):
+        jmoe_train.train(other, epath.Path(tmp_path))
 
 
 def test_a_damaged_result_is_made_again(undisturbed, growing, tmp_path):
@@ -269,37 +277,25 @@ def test_damaged_checkpoints_of_a_branch_and_the_trunk_are_made_again(undisturbe
     soak.assert_same_run(workdir, undisturbed)
 
 
-@pytest.mark.parametrize(
-    "flags, words",
-    [
-        (["--config.model.d_model=big"], ["config.model.d_model", "big"]),
-        (["--unknown=1"], ["unknown"]),
-        (["stray"], ["stray"]),
-    ],
-)
-def test_a_mistake_is_one_sentence(config, tmp_path, flags, words):
-    said = helpers.fails("jmoe.train", f"--config={config}", f"--workdir={tmp_path / 'run'}", *flags)
-    for word in words:
-        assert word in said
-    assert not list(tmp_path.rglob("result.json"))
+@pytest.mark.parametrize("flag, word", [("--config.model.d_model=big", "config.model.d_model"), ("stray", "stray")])
+def test_a_mistake_is_one_sentence(config, tmp_path, flag, word):
+    assert word in helpers.fails("jmoe.train", f"--config={config}", f"--workdir={tmp_path / 'run'}", flag)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
     "fields, n_devices, words",
     [
         ({"model.vocab_size": 200}, 1, ["vocab_size=200", "257"]),
-        ({"batch_tokens": ((0, 100),)}, 1, ["100", "seq_len=32"]),
         ({"batch_tokens": ((0, 320),), "model.n_experts": 2}, 1, ["320", "group_tokens=256"]),
-        ({"data.fingerprint": "0123456789abcdef"}, 1, ["0123456789abcdef", "changed"]),
         # what does not divide over the mesh
-        ({"mesh.expert": 3}, 8, ["mesh.expert=3", "8 devices"]),
         ({"model.n_experts": 4, "mesh.expert": 8}, 8, ["n_experts=4", "mesh.expert=8"]),
         ({"model.n_experts": 4}, 8, ["group_tokens=256", "8 devices"]),
         ({"batch_tokens": ((0, 128),)}, 8, ["4 rows", "8 devices"]),
     ],
 )
 def test_a_config_that_cannot_be_trained_is_refused(config, tmp_path, monkeypatch, fields, n_devices, words):
-    config = runpy.run_path(str(config))["get_config"]()
+    config = config_in(config)
     config.update_from_flattened_dict(fields)
     monkeypatch.setattr(jax, "devices", lambda: jax.local_devices()[:n_devices])
     with pytest.raises(UserError) as error:
@@ -321,8 +317,7 @@ def test_a_diverging_run_stops_with_the_step_and_keeps_a_good_checkpoint(config,
 
 
 def evaluate(workdir, *flags, **options) -> dict:
-    done = helpers.run("jmoe.evaluate", f"--workdir={workdir}", f"--json={workdir}/loss.json", *flags, **options)
-    assert done.returncode == 0, done.stderr
+    helpers.succeeds("jmoe.evaluate", f"--workdir={workdir}", f"--json={workdir}/loss.json", *flags, **options)
     return json.loads((workdir / "loss.json").read_text())
 
 
@@ -345,17 +340,16 @@ def test_evaluate_tells_the_loss_of_any_checkpoint(undisturbed, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "flags, words",
+    "options, words",
     [
-        (["--step=7"], ["--step=7", "branch-16384: 35, 40", "trunk: 21, 30, 34"]),
-        (["--segment=branch-1"], ["--segment=branch-1", "branch-8192: 24"]),
-        (["--config.model.d_model=64"], ["config.model.d_model", "checkpoint's own"]),
+        ({"step": 7}, "--step=7.*branch-16384: 35, 40.*trunk: 21, 30, 34"),
+        ({"segment": "branch-1"}, "--segment=branch-1.*branch-8192: 24"),
+        ({"overrides": {"model.d_model": 64}}, "--config.model.d_model is the checkpoint's own"),
     ],
 )
-def test_evaluate_names_what_is_there(undisturbed, flags, words):
-    said = helpers.fails("jmoe.evaluate", f"--workdir={undisturbed}", *flags)
-    for word in words:
-        assert word in said
+def test_evaluate_names_what_is_there(undisturbed, options, words):
+    with pytest.raises(UserError, match=words):
+        jmoe_evaluate.evaluate(undisturbed, **options)
 
 
 # as in test_checkpoint.py: what failed reads leave behind

@@ -44,8 +44,7 @@ def config(tmp_path_factory, text_glob):
 @pytest.fixture(scope="module")
 def undisturbed(config, tmp_path_factory):
     workdir = tmp_path_factory.mktemp("undisturbed") / "run"
-    done = helpers.run("jmoe.train", f"--config={config}", f"--workdir={workdir}")
-    assert done.returncode == 0, done.stderr
+    helpers.succeeds("jmoe.train", f"--config={config}", f"--workdir={workdir}")
     return workdir
 
 
@@ -68,8 +67,7 @@ if os.environ.get("JMOE_SOAK"):
 def test_a_write_that_fails_in_training(call, file, when, named, config, undisturbed, tmp_path):
     flags = f"--config={config}", f"--workdir={tmp_path / 'run'}"
     assert_names(failing(call, tmp_path / "run" / file, "jmoe.train", *flags, when=when), named)
-    done = helpers.run("jmoe.train", *flags)
-    assert done.returncode == 0, done.stderr
+    helpers.succeeds("jmoe.train", *flags)
     assert metrics(tmp_path / "run") == metrics(undisturbed)
 
 
@@ -82,7 +80,7 @@ def test_a_checkpoint_that_cannot_be_read_is_not_taken_for_damaged(config, undis
     flags = f"--config={config}", f"--workdir={workdir}"
     assert_names(failing("read,pread64", checkpoint / file, "jmoe.train", *flags), checkpoint)
     assert checkpoint.exists() and not list(workdir.rglob("damaged-*"))
-    assert helpers.run("jmoe.train", *flags).returncode == 0
+    helpers.succeeds("jmoe.train", *flags)
     assert metrics(workdir) == metrics(undisturbed)
 
 
@@ -90,8 +88,8 @@ def test_a_write_that_fails_in_preparing(config, tmp_path):
     file = "validation-00000.bin"
     flags = f"--config={config}", f"--out_dir={tmp_path / 'text'}", "--workers=1"
     assert_names(failing("fsync", tmp_path / "text" / file, "jmoe.prepare", *flags), tmp_path / "text" / file)
-    assert helpers.run("jmoe.prepare", *flags).returncode == 0
-    assert helpers.run("jmoe.prepare", *flags, "--verify").returncode == 0
+    helpers.succeeds("jmoe.prepare", *flags)
+    helpers.succeeds("jmoe.prepare", *flags, "--verify")
 
 
 @pytest.mark.parametrize(

@@ -74,11 +74,10 @@ def test_a_run_in_a_bucket_stopped_and_resumed_is_the_local_one(config, bucket, 
     assert f"{newest} is damaged and skipped" in done.stderr and "bucket type" not in done.stderr, done.stderr
 
     local = tmp_path / "local"
-    assert helpers.run("jmoe.train", f"--config={config}", f"--workdir={local}", *FLAGS).returncode == 0
+    helpers.succeeds("jmoe.train", f"--config={config}", f"--workdir={local}", *FLAGS)
     soak.assert_same_run(fetched(workdir, tmp_path / "fetched"), local, "branch-8192")
 
-    said = helpers.run("jmoe.evaluate", f"--workdir={workdir}", f"--json={bucket}/runs/loss.json")
-    assert said.returncode == 0, said.stderr
+    helpers.succeeds("jmoe.evaluate", f"--workdir={workdir}", f"--json={bucket}/runs/loss.json")
     loss = json.loads(epath.Path(f"{bucket}/runs/loss.json").read_text())["loss"]
     assert loss == json.loads((local / "branch-8192" / "result.json").read_text())["loss"]
 

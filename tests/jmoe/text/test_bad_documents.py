@@ -58,7 +58,8 @@ LINES = [
 ]
 
 
-@pytest.mark.parametrize("line", LINES, ids=lambda line: line[:16].decode("latin-1"))
+# one of each kind; all are skipped and counted below
+@pytest.mark.parametrize("line", [DEEP, b"not json", LINES[8], LINES[11]], ids=lambda line: line[:16].decode("latin-1"))
 def test_a_bad_line_is_named(tmp_path, line, monkeypatch):
     monkeypatch.setattr("jmoe.text.sources.PIECE_BYTES", 3000)
     write_jsonl(tmp_path / "a.jsonl", {234: line})
@@ -196,8 +197,7 @@ def test_prepare_counts_over_its_processes(tmp_path):
     flags = "--config=configs/quickstart.py", f"--config.data.path={tmp_path}/*.[jp]*", "--workers=2"
     said = helpers.fails("jmoe.prepare", *flags, f"--out_dir={tmp_path}/out")
     assert "a.jsonl, line 6" in said or "b.parquet, row 8" in said
-    done = helpers.run("jmoe.prepare", *flags, f"--out_dir={tmp_path}/out", "--config.data.on_bad_document=skip")
-    assert done.returncode == 0, done.stderr
+    done = helpers.succeeds("jmoe.prepare", *flags, f"--out_dir={tmp_path}/out", "--config.data.on_bad_document=skip")
     assert "3 bad document(s) skipped" in done.stdout and "held-out text has 130 tokens" in done.stdout
     assert corpus.open_folder(tmp_path / "out").manifest["skipped"] == 3
 

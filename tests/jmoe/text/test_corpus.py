@@ -55,15 +55,6 @@ def test_a_validation_path_is_held_out_whole_and_never_trained_on(tmp_path):
     assert decode(made.train) == DOCUMENTS[:10] + DOCUMENTS[20:]
 
 
-def test_a_damaged_cache_is_named(tmp_path):
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": d}) + "\n" for d in DOCUMENTS))
-    corpus.load(settings(tmp_path / "a.jsonl"))
-    path = next(cache_dir().rglob("train-00000.bin"))
-    path.write_bytes(path.read_bytes()[:-10])
-    with pytest.raises(UserError, match="damaged.*train-00000.bin has .* bytes instead of"):
-        corpus.load(settings(tmp_path / "a.jsonl"))
-
-
 def test_a_cache_of_an_earlier_version_gets_what_came_later(tmp_path):
     """The same fingerprint, as the documents and the split are the same; now with the bytes of each token."""
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": d}) + "\n" for d in DOCUMENTS))

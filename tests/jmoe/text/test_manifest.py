@@ -34,8 +34,6 @@ def copy(prepared, tmp_path):
         ("validation-00000.bin", lambda b: None, "is missing"),
         ("manifest.json", lambda b: b[:-20], "manifest.json"),
         ("manifest.json", lambda b: b.replace(b'"vocab_size": 700', b'"vocab_size": 300'), "its own hash"),
-        ("manifest.json", lambda b: b"[]", "manifest.json"),
-        ("manifest.json", lambda b: b"{}", "manifest.json"),
     ],
 )
 def test_damage_is_named(copy, name, damage, words):
@@ -117,7 +115,7 @@ def test_a_manifest_made_on_purpose_leads_nowhere(prepared, copy, tmp_path, own_
     assert made.fingerprint == corpus.open_folder(prepared).fingerprint
 
 
-@pytest.mark.parametrize("content", [b"[" * 100_000, b"\xff\xfe", b"null", b'{"sha256": NaN}', b""])
+@pytest.mark.parametrize("content", [b"[" * 100_000, b"\xff\xfe", b"[]", b'{"sha256": NaN}', b""])
 def test_what_is_no_manifest(copy, content):
     (copy / "manifest.json").write_bytes(content)
     with pytest.raises(UserError, match="is damaged: manifest.json"):
@@ -142,7 +140,7 @@ def test_folders_of_an_earlier_version_still_open(copy):
     found = made.manifest
     mean = found["bytes"]["validation"] / found["tokens"]["validation"]
     assert len(made.token_bytes) == 700 and (made.token_bytes == mean).all()
-    assert helpers.run("jmoe.prepare", f"--out_dir={copy}", "--verify").returncode == 0
+    helpers.succeeds("jmoe.prepare", f"--out_dir={copy}", "--verify")
 
 
 REMOTE = """

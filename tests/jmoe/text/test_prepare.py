@@ -1,7 +1,6 @@
 """Text prepared once, by several processes: the same as in a training, trained on, killed, started twice."""
 
 import hashlib
-import json
 import os
 import pathlib
 import random
@@ -13,7 +12,7 @@ import helpers
 import numpy as np
 import psutil
 import pytest
-from text_fixtures import prepare_command, settings, write_much_text
+from text_fixtures import SMALL_PIECES, prepare_command, settings, write_much_text
 
 from jmoe.errors import UserError
 from jmoe.storage import ownership
@@ -52,38 +51,11 @@ def test_a_second_start_prepares_nothing_and_other_text_is_refused(prepared, pla
     (prepared / "units-0123").mkdir()  # as a kill in the last moment leaves them
     (prepared / "units-0123" / "000000.npz").write_bytes(b"")
     (prepared / "manifest.json.123.tmp").write_text("{")
-    done = helpers.run(*prepare_command(places, vocabularies, prepared))
-    assert done.returncode == 0, done.stderr
+    helpers.succeeds(*prepare_command(places, vocabularies, prepared))
     assert {path: path.stat().st_mtime_ns for path in prepared.glob("*.*n")} == before
     assert {path.name for path in prepared.iterdir()} == {path.name for path in before} | {".lock"}
     said = helpers.fails(*prepare_command(places, vocabularies, prepared, source="jsonl"))
     assert f"--out_dir={prepared}" in said and "other text" in said
-
-
-def result(workdir):
-    (path,) = workdir.glob("branch-*/result.json")
-    return json.loads(path.read_text())
-
-
-@pytest.mark.parametrize("kind", ["prepared", "tfds"])
-def test_training_on_it(kind, prepared, places, vocabularies, text_glob, tmp_path):
-    config = helpers.write_config(tmp_path, text_glob)
-    path = str(prepared) if kind == "prepared" else places["tfds"]
-    done = helpers.run(
-        "jmoe.train",
-        f"--config={config}",
-        f"--workdir={tmp_path / 'run'}",
-        "--config.model.vocab_size=700",
-        f"--config.data.path={path}",
-        f"--config.data.tokenizer={vocabularies['json']}",
-        "--config.n_tokens=(4096,)",
-        "--config.data.validation_tokens=256",
-    )
-    assert done.returncode == 0, done.stderr
-    said = result(tmp_path / "run")
-    made = corpus.load(settings(path, vocabularies["json"]))
-    assert said["corpus_fingerprint"] == made.fingerprint
-    assert 0 < said["loss"] < np.log(700)
 
 
 def test_a_vocabulary_too_small_for_the_tokenizer(prepared, vocabularies, text_glob, own_cache):
@@ -97,8 +69,10 @@ def test_a_vocabulary_too_small_for_the_tokenizer(prepared, vocabularies, text_g
 
 @pytest.fixture(scope="module")
 def much_text(tmp_path_factory):
-    """40 MB in two files, some of it twice: ten units of work."""
-    return write_much_text(tmp_path_factory.mktemp("much"), 2000)
+    """10 MB in two files, some of it twice: ten units of work. Beside it a config of such units."""
+    folder = tmp_path_factory.mktemp("much")
+    (folder / "config.py").write_text(f"{SMALL_PIECES}from configs.quickstart import get_config\n")
+    return write_much_text(folder, 500)
 
 
 def content(folder) -> dict:
@@ -107,9 +81,9 @@ def content(folder) -> dict:
 
 def test_killed_at_random_moments_it_ends_byte_identical(much_text, tmp_path):
     """SIGKILL and Ctrl-C while two processes tokenise and while shards are written, against one process left alone."""
-    flags = ["--config=configs/quickstart.py", f"--config.data.path={much_text}", "--shard_tokens=3000000"]
-    done = helpers.run("jmoe.prepare", *flags, "--workers=1", f"--out_dir={tmp_path / 'whole'}")
-    assert done.returncode == 0, done.stderr
+    config = pathlib.Path(much_text).parent / "config.py"
+    flags = [f"--config={config}", f"--config.data.path={much_text}", "--shard_tokens=750000"]
+    done = helpers.succeeds("jmoe.prepare", *flags, "--workers=1", f"--out_dir={tmp_path / 'whole'}")
     whole = content(tmp_path / "whole")
     assert sum(name.endswith(".bin") for name in whole) > 4 and not any("units" in name for name in whole)
 

@@ -10,7 +10,7 @@ import pytest
 from etils import epath
 from text_fixtures import settings, tiny
 
-from jmoe import evaluate, train
+from jmoe import evaluate, prepare, train
 from jmoe.config import check
 from jmoe.config.schedule import Schedule
 from jmoe.errors import UserError
@@ -151,10 +151,7 @@ def test_a_validation_set_that_is_trained_on_is_its_held_out_part(tmp_path):
     """By the source's path, by another path to its files, by a prepared folder of it; and of a single text."""
     a, b, other = write(tmp_path, a="a", b="b", other="o")
     (tmp_path / "linked.jsonl").symlink_to(a)
-    made = helpers.run(
-        "jmoe.prepare", "--config=configs/quickstart.py", f"--config.data.path={a}", f"--out_dir={tmp_path}/out"
-    )
-    assert made.returncode == 0, made.stderr
+    prepare.prepare_folder(settings(a), tmp_path / "out", 1, 10**8)
     sets = f"a={a};linked={tmp_path}/linked.jsonl;prepared={tmp_path}/out;other={other}"
     for fields in ({"data.mixture": ((a, 3), (b, 1))}, {"data.path": a}):
         config = tiny(**fields | {"data.validation_sets": sets})
@@ -182,10 +179,7 @@ def test_validation_sets_that_would_be_training_text_are_refused(tmp_path):
 def test_a_set_may_not_take_the_name_of_another_source(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     a, b, other = write(tmp_path, a="a", b="b", other="o")
-    done = helpers.run(
-        "jmoe.prepare", "--config=configs/quickstart.py", f"--config.data.path={b}", f"--out_dir={tmp_path}/code"
-    )
-    assert done.returncode == 0, done.stderr
+    prepare.prepare_folder(settings(b), tmp_path / "code", 1, 10**8)
     config = mixed((a, 3), ("code", 1), **{"data.validation_sets": f"code={other}"})
     with pytest.raises(UserError, match="validation_sets, code: 'code' is a source of config.data.mixture"):
         corpus.validation_sets(config.data, config.model.vocab_size, corpus.load(config.data))
@@ -242,18 +236,16 @@ def test_prepared_sources_make_the_same_corpus(tmp_path):
     """jmoe.prepare makes a folder of each source, names them for a config, and leaves one that is prepared as it is."""
     a, b = write(tmp_path, a="a", b="b")
     out, data = tmp_path / "out", f"--config.data.mixture={((a, 0.7), (b, 0.3))!r}"
-    done = helpers.run("jmoe.prepare", "--config=configs/quickstart.py", data, f"--out_dir={out}")
-    assert done.returncode == 0, done.stderr
+    done = helpers.succeeds("jmoe.prepare", "--config=configs/quickstart.py", data, f"--out_dir={out}")
     said = done.stdout.splitlines()[-1].removeprefix("config.data.mixture = ")
     assert ast.literal_eval(said) == ((str(out / "source-000"), 0.7), (str(out / "source-001"), 0.3))
     made = corpus.load(mixed(*ast.literal_eval(said)).data)
     assert made.fingerprint == corpus.load(mixed((a, 0.7), (b, 0.3)).data).fingerprint
-    checked = helpers.run("jmoe.prepare", f"--out_dir={out}", "--verify")
-    assert checked.returncode == 0 and checked.stdout.count("corpus ") == 2
-    again = helpers.run(
-        "jmoe.prepare", "--config=configs/quickstart.py", f"--config.data.mixture={said}", f"--out_dir={out}"
-    )
-    assert again.returncode == 0 and again.stdout.strip() == f"config.data.mixture = {said}"
+    checked = helpers.succeeds("jmoe.prepare", f"--out_dir={out}", "--verify")
+    assert checked.stdout.count("corpus ") == 2
+    data = f"--config.data.mixture={said}"
+    again = helpers.succeeds("jmoe.prepare", "--config=configs/quickstart.py", data, f"--out_dir={out}")
+    assert again.stdout.strip() == f"config.data.mixture = {said}"
 
 
 def test_sources_prepared_by_other_tokenizers_are_not_mixed(tmp_path):

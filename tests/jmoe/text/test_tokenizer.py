@@ -5,7 +5,6 @@ import json
 import os
 import pathlib
 
-import helpers
 import numpy as np
 import pytest
 import tokenizers
@@ -61,19 +60,6 @@ def test_published_gpt2(tmp_path):
         assert (made.name, made.vocab_size, made.end_of_text) == ("gpt2", 50_257, 50_256)
         assert list(made.encode(b"Hello world")) == [15496, 995, 50256]
         assert made.vocab_size == joint_moe.get_config().model.vocab_size
-
-
-def test_gpt2_without_net_or_file_says_what_to_do(tmp_path, text_glob, monkeypatch):
-    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
-    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")  # nothing listens there
-    said = helpers.fails(
-        "jmoe.train",
-        "--config=configs/joint_moe.py",
-        f"--workdir={tmp_path / 'run'}",
-        f"--config.data.path={text_glob}",
-    )
-    for word in ("config.data.tokenizer=gpt2", "--config.data.tokenizer=/PATH/vocab.bpe", "merges.txt", "bytes"):
-        assert word in said
 
 
 @pytest.mark.parametrize(
@@ -139,7 +125,7 @@ def test_text_prepared_by_a_copy_of_gpt2s_file_is_gpt2s(vocabularies, tmp_path, 
     with pytest.raises(UserError, match="config.data.tokenizer='bytes'"):
         corpus.load(settings(folder, "bytes"))
     (tmp_path / "b.jsonl").write_text("".join(json.dumps({"text": f"other {i}"}) + "\n" for i in range(300)))
-    with pytest.raises(UserError, match="--config.data.tokenizer=/PATH/vocab.bpe"):
+    with pytest.raises(UserError, match="config.data.tokenizer=gpt2.*--config.data.tokenizer=/PATH/vocab.bpe.*bytes"):
         corpus.load(settings(tmp_path / "b.jsonl", "gpt2"))
 
 
