@@ -38,8 +38,8 @@ from fit.laws import FORMS
 from fit.model import efficiencies, measured
 from fit.model.architecture import PAPER
 from fit.planning import by_hours, joint_draws
-from fit.planning.constraints import Constraints
 from fit.planning.options import PlanOptions
+from fit.planning.problem import Problem
 
 LAWS = flags.DEFINE_integer("laws", 40, "Number of simulated laws.")
 NOISE = 0.005  # of a run, in ln loss
@@ -114,13 +114,14 @@ def true_speeds(calibration: efficiencies.Calibration, residuals: np.ndarray, rn
     return of_source + calibration.within_source * (of_run + np.sqrt(1 - joint_draws.KIND_SHARE) * own)
 
 
-def question_of(chips: str, hours: float) -> Constraints:
-    """The constraints of a plan on a coarse grid of shapes."""
+def question_of(law: Law, chips: str, hours: float) -> Problem:
+    """The problem of a plan on a coarse grid of shapes."""
     parsed = PlanOptions.parse(chips=chips, hours=hours)
     limits = parsed.constraints()
     assert limits.chips is not None
     calibration = efficiencies.of_our_trainer(limits.chips.kind, limits.chips.count)
-    return limits.in_hours(hours, calibration).with_time_budget(grid=by_hours.COARSE)
+    limits = dataclasses.replace(limits, hours=hours, flops=None)
+    return Problem(law, PAPER, limits, EXPERTS, calibration, by_hours.COARSE)
 
 
 def simulate(counts: Counts, seed: int, residuals: np.ndarray) -> None:
@@ -130,18 +131,15 @@ def simulate(counts: Counts, seed: int, residuals: np.ndarray) -> None:
     law = fitted(truth, seed)
     experts = np.array(EXPERTS, float)
     for chips, hours in QUESTIONS:
-        constraints = question_of(chips, hours)
-        time_budget = constraints.time_budget
-        assert time_budget is not None
-        draws = joint_draws.of_plan(law, experts, time_budget.calibration)
-        solved = joint_draws.solve_draws(law, PAPER, constraints, experts, draws)
-        median = joint_draws.solve_draws(
-            law, PAPER, constraints, experts, joint_draws.Draws(1, None, {}, np.zeros((len(experts), 1)))
-        )
-        speeds = true_speeds(time_budget.calibration, residuals, rng)
+        problem = question_of(law, chips, hours)
+        assert problem.calibration is not None
+        draws = joint_draws.of_problem(problem, experts)
+        solved = joint_draws.solve_draws(problem, experts, draws)
+        median = joint_draws.solve_draws(problem, experts, joint_draws.Draws(1, None, {}, np.zeros((len(experts), 1))))
+        speeds = true_speeds(problem.calibration, residuals, rng)
         coefficients = {name: np.full(SPEEDS, truth[name]) for name in law.form.names}
         of_truth = joint_draws.Draws(SPEEDS, None, coefficients, speeds)
-        true = joint_draws.solve_draws(law, PAPER, constraints, experts, of_truth)
+        true = joint_draws.solve_draws(problem, experts, of_truth)
         chosen = int(solved.loss.mean(axis=1).argmin())
         by_median = int(median.loss[:, 0].argmin())
         shares = np.bincount(solved.loss.argmin(axis=0), minlength=len(experts)) / draws.n
@@ -153,7 +151,7 @@ def simulate(counts: Counts, seed: int, residuals: np.ndarray) -> None:
             counts.all_right += (best == i).tolist()
         counts.lost += (true.loss[chosen] - true.loss.min(axis=0)).tolist()
         counts.lost_by_median += (true.loss[by_median] - true.loss.min(axis=0)).tolist()
-        add_intervals(counts, law, truth, time_budget.calibration, (solved, median, true, speeds), chosen)
+        add_intervals(counts, law, truth, problem.calibration, (solved, median, true, speeds), chosen)
 
 
 def add_intervals(

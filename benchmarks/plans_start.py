@@ -32,7 +32,7 @@ from ml_collections import ConfigDict
 import fit
 from fit.planning import plan_config, planning
 from fit.planning.options import PlanOptions
-from fit.planning.results import Plan
+from fit.planning.plan import Plan
 from jmoe.config import schema
 from jmoe.config.check import check_config, check_mesh
 from jmoe.config.schema import module_of

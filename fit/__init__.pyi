@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from fit.fitted_law.forecast import Forecast
 from fit.fitted_law.law import Law
 from fit.planning.comparison import Comparison
-from fit.planning.results import Plan
+from fit.planning.plan import Plan
 from fit.results import Page
 from fit.studies.architecture_search.search import Holistic
 from fit.studies.next_runs.add import AddedRuns

@@ -57,7 +57,7 @@ OWN_SPREAD = 0.02  # of ln speed between your own runs, which are of one softwar
 Z80 = 1.2816  # standard deviations that hold 80% of a normal distribution
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Calibration:
     """Efficiencies of chips, and the spread of speeds around them.
 

@@ -1,33 +1,36 @@
 """The best model under constraints.
 
-A plan goes through these files in this order; planning.py takes it through them, results.py has its dataclasses.
+A plan goes through these files in this order; planning.py takes it through them. Each file has the dataclasses that it
+makes; plan.py has the whole plan.
 
 1. What is asked:
 options.py          options of fit plan and fit compare
 constraints.py      the budget, FLOPs or hours, and the limits of a plan; training_chips.py, the chips
-problem.py          what a plan solves: law, architecture and constraints; on chips, also what these reach
+problem.py          what a plan solves: law, architecture, constraints, experts and what the chips reach
 
-2. The best size, tokens and number of experts:
-optimum.py          by FLOPs in closed form or by a search, in real numbers; under hours it calls by_hours.py
-target.py           the least budget that reaches a loss
-
-3. What may be built, for plans on chips and for the model to build:
+2. What may be built, for plans on chips and for the model to build:
 grid.py             shapes and layouts to choose from; mesh.py, what a mesh must divide
 model_grid.py       these shapes with their counts, recipe and limits
 candidates.py       these models in layouts, with their seconds per token
 by_hours.py         the best candidate within hours; Optima, the best models of both ways as arrays
 
-4. The model to build:
-shape_choice.py     the shape to build near an optimum by FLOPs
-buildable.py        the model with its recipe, its counts and its interval
-recipe.py           config, batch, warm-up and peak learning rate; rates.py, published laws of these
-
-5. What it takes, and how sure it is:
-modelled_speed.py   speeds of models, and the best model under the other budget
+3. The best size, tokens and number of experts:
+size_limits.py      the bounds on a size beside the budget; infeasible.py, which of them leaves no model
+optimum.py          by FLOPs in closed form or by a search, in real numbers; under hours it calls by_hours.py
+solve.py            the best model with each number of experts: counts, modelled_speed.py, cost.py
+target.py           the least budget that reaches a loss
 joint_draws.py      draws of law and speeds; odds.py, how often each number of experts is the best in them
 measurement.py      what would settle that
+
+4. The model to build:
+shape_choice.py     the shape to build near an optimum by FLOPs
+buildable.py        the model with its recipe, its counts, speed, cost and interval
+recipe.py           config, batch, warm-up and peak learning rate; rates.py, published laws of these
+
+5. What to compare it with, and what to know:
+other_budget.py     the best model by hours in place of FLOPs, or by FLOPs in place of hours
 dense_models.py     savings against the best dense model; repeats.py, the worth of repeated text
-cost.py             hours, dollars and energy; serving.py, speeds of decoding and of prompts
+serving.py          speeds of decoding and of prompts
 extrapolation.py    sizes outside the runs of the law; plan_findings.py, what to know
 expected_tasks.py   accuracies that the model is expected to reach
 

@@ -8,6 +8,7 @@ Axes: numbers of experts, hours and coefficients broadcast together, and results
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 from typing import SupportsIndex
@@ -15,15 +16,13 @@ from typing import SupportsIndex
 import numpy as np
 
 from fit.aliases import Array, ByName, Floats, Json, Numbers
-from fit.fitted_law.law import Law
 from fit.model.architecture import Architecture, root
 from fit.model.step_cost import step_cost
 from fit.planning import candidates as candidates_lib
 from fit.planning.candidates import Candidates
-from fit.planning.constraints import Constraints
 from fit.planning.grid import Grid
 from fit.planning.model_grid import ModelGrid, loss_of, models_of
-from fit.planning.problem import ProblemOnChips, problem_on_chips
+from fit.planning.problem import Problem
 
 SPAN = 2.0  # hours within this factor share one set of candidates
 MOST_DOUBLINGS = 40  # of the hours, in search of those that reach a loss
@@ -76,19 +75,17 @@ class Optima:
         return dict(n_experts=int(self.n_experts[i])) | {name: float(getattr(self, name)[i]) for name in names}
 
 
-def optima(law: Law, n_experts: Numbers, architecture: Architecture, constraints: Constraints) -> Optima:
+def optima(problem: Problem, n_experts: Numbers) -> Optima:
     """The best models within hours.
 
     Args:
-      law: The law of the loss.
+      problem: The problem, whose hours may be an array.
       n_experts: As the law counts them.
-      architecture: How models are built.
-      constraints: With chips, and with hours as the budget, which may be an array.
     """
-    arrays = np.broadcast_arrays(n_experts, constraints.hours)
+    assert problem.constraints.hours is not None
+    arrays = np.broadcast_arrays(n_experts, problem.constraints.hours)
     shape = arrays[0].shape
     experts, hours = (np.asarray(array, float).ravel() for array in arrays)
-    problem = problem_on_chips(law, architecture, constraints)
     columns = {name: np.full(experts.shape, np.nan) for name in COLUMNS}
     bound = np.full(experts.shape, "", dtype=object)
     for e in np.unique(experts):
@@ -99,7 +96,7 @@ def optima(law: Law, n_experts: Numbers, architecture: Architecture, constraints
             for name, column in columns.items():
                 column[span_rows] = best_columns[name]
         if len(rows) == 1 and np.isfinite(columns["loss"][rows[0]]):
-            best = best_of(law, architecture, constraints, float(e))
+            best = best_of(problem, float(e))
             assert best is not None
             bound[rows[0]] = size_bound(best)
     feasible = np.isfinite(columns["loss"])
@@ -123,7 +120,7 @@ def _spans(hours: Array) -> list[Array]:
     return [np.array(group) for group in groups]
 
 
-def _best_columns(problem: ProblemOnChips, e: float, hours: Array) -> dict[str, Array]:
+def _best_columns(problem: Problem, e: float, hours: Array) -> dict[str, Array]:
     """The best models with one number of experts: {name of COLUMNS: values [n_rows]}, NaN where there is none.
 
     Args:
@@ -138,7 +135,7 @@ def _best_columns(problem: ProblemOnChips, e: float, hours: Array) -> dict[str, 
     return _best_of_recipes(by_recipe, len(hours))
 
 
-def in_draws(problem: ProblemOnChips, e: float, speeds: Array, coefficients: ByName) -> dict[str, Array]:
+def in_draws(problem: Problem, e: float, speeds: Array, coefficients: ByName) -> dict[str, Array]:
     """The best model with one number of experts in each of several draws, among the candidates of the plan itself.
 
     A candidate of a draw is trained for as long as in the plan, at the drawn speed. `gain` is what it would gain in ln
@@ -153,10 +150,10 @@ def in_draws(problem: ProblemOnChips, e: float, speeds: Array, coefficients: ByN
     Returns:
       {name of COLUMNS, or gain: values [n_draws]}; NaN where there is no model.
     """
-    hours = np.asarray(problem.constraints.hours, float).reshape(1)
+    hours = np.array([problem.budget_hours])
     drawn = {name: np.asarray(value)[:, None] for name, value in coefficients.items()}
     by_recipe = []
-    for candidates in candidates_within(problem, e, (float(hours[0]), float(hours[0]))):
+    for candidates in candidates_within(problem, e, (problem.budget_hours, problem.budget_hours)):
         shapes, tokens = _most_tokens(problem, candidates, hours)
         tokens = np.minimum(tokens * speeds[:, None], problem.cap)
         best = _best_of_shapes(problem, candidates.models, shapes, tokens, drawn)
@@ -168,7 +165,7 @@ def in_draws(problem: ProblemOnChips, e: float, speeds: Array, coefficients: ByN
     return _best_of_recipes(by_recipe, len(speeds), (*COLUMNS, "gain"))
 
 
-def _most_tokens(problem: ProblemOnChips, candidates: Candidates, hours: Array) -> tuple[Array, Array]:
+def _most_tokens(problem: Problem, candidates: Candidates, hours: Array) -> tuple[Array, Array]:
     """(indices of shapes [n_shapes], training tokens of the fastest layout of each in these hours [n_rows, n_shapes]).
 
     candidates: in the order of their shapes.
@@ -179,7 +176,7 @@ def _most_tokens(problem: ProblemOnChips, candidates: Candidates, hours: Array) 
 
 
 def _best_of_shapes(
-    problem: ProblemOnChips, models: ModelGrid, shapes: Array, tokens: Array, coefficients: ByName | None = None
+    problem: Problem, models: ModelGrid, shapes: Array, tokens: Array, coefficients: ByName | None = None
 ) -> dict[str, Array]:
     """The best shape of one recipe in each row, by name of COLUMNS, and its index `shape`; loss is infinite for none.
 
@@ -218,32 +215,19 @@ def _best_of_recipes(
     return columns
 
 
-def candidates_within(problem: ProblemOnChips, e: float, hours: tuple[float, float]) -> list[Candidates]:
+def candidates_within(problem: Problem, e: float, hours: tuple[float, float]) -> list[Candidates]:
     """The candidates with one number of experts that could be the best between two numbers of hours, by recipe.
 
-    They come in the order of their shapes. The constraints keep them in their cache.
+    They come in the order of their shapes.
     """
-    constraints = problem.constraints
-    time_budget = constraints.time_budget
-    assert time_budget is not None
-    key = (
-        id(problem.law),
-        problem.architecture,
-        constraints.cap,
-        constraints.inference_tokens,
-        constraints.memory_bytes,
-        constraints.serving,
-        constraints.request,
-        problem.chips.count,
-        problem.grid,
-        time_budget.at_most,
-        e,
-        hours,
-    )
-    if key not in constraints.cache:
-        by_recipe = candidates_lib.in_hours(problem, models_of(problem, e), hours, time_budget.at_most)
-        constraints.cache[key] = [part.part(np.argsort(part.row, kind="stable")) for part in by_recipe]
-    return constraints.cache[key]
+    return _candidates_within(problem.of_any_budget, float(e), hours)
+
+
+@functools.lru_cache(maxsize=32)
+def _candidates_within(problem: Problem, e: float, hours: tuple[float, float]) -> list[Candidates]:
+    """As candidates_within."""
+    by_recipe = candidates_lib.in_hours(problem, models_of(problem, e), hours)
+    return [part.part(np.argsort(part.row, kind="stable")) for part in by_recipe]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -257,7 +241,7 @@ class Best:
       loss: Nats per token.
     """
 
-    problem: ProblemOnChips
+    problem: Problem
     candidate: Candidates
     n_tokens: int
     loss: float
@@ -293,10 +277,9 @@ class Best:
         return int(self.candidate.chips[0])
 
 
-def best_of(law: Law, architecture: Architecture, constraints: Constraints, e: float) -> Best | None:
-    """The best candidate with one number of experts in the constraints' hours; None where chips train none."""
-    problem = problem_on_chips(law, architecture, constraints)
-    hours = float(np.asarray(constraints.hours))
+def best_of(problem: Problem, e: float) -> Best | None:
+    """The best candidate with one number of experts in the problem's hours; None where chips train none."""
+    hours = problem.budget_hours
     best = None
     for candidates in candidates_within(problem, e, (hours, hours)):
         tokens = candidates.tokens(problem, hours)
@@ -314,10 +297,8 @@ def bytes_of(best: Best) -> tuple[float, float]:
     """(memory of a device in a step, bytes that it sends in a step) of a candidate."""
     problem = best.problem
     candidate = best.candidate
-    remat = problem.grid.remats[int(candidate.remat[0])]
-    layout = candidates_lib.layout_of(problem, candidate, remat)
-    reached = problem.calibration.efficiencies(problem.chips.kind)
-    step = step_cost(best.models.of(candidate.row), layout, problem.chips.chip, reached)
+    shape = best.models.of(candidate.row)
+    step = step_cost(shape, candidate.layout(problem), problem.chips.chip, problem.efficiencies)
     return float(np.squeeze(step.device_bytes)), float(np.squeeze(step.sent_bytes))
 
 
@@ -341,12 +322,9 @@ def size_bound(best: Best) -> str:
     return "" if len(trained) else "chips"
 
 
-def near_optimal(
-    law: Law, architecture: Architecture, constraints: Constraints, n_experts: Array, target: float
-) -> tuple[Array, Array]:
+def near_optimal(problem: Problem, n_experts: Array, target: float) -> tuple[Array, Array]:
     """(least, most) n_active of candidates whose loss is at most a target, for each number of experts; NaN for none."""
-    problem = problem_on_chips(law, architecture, constraints)
-    hours = float(np.asarray(constraints.hours))
+    hours = problem.budget_hours
     ends = np.full((2, len(n_experts)), np.nan)
     for i, e in enumerate(n_experts):
         sizes = []
@@ -361,14 +339,14 @@ def near_optimal(
 
 
 def best_architecture(
-    law: Law, architectures: Sequence[Architecture], constraints: Constraints, experts: Floats
+    problem: Problem, architectures: Sequence[Architecture], experts: Floats
 ) -> tuple[Architecture, float]:
     """(the architecture whose best model has the lowest loss on a coarse grid, that loss).
 
     Speeds count shared experts as chosen ones, which makes little difference. So architectures that differ in these
     alone are timed once.
     """
-    hours = float(np.asarray(constraints.hours))
+    hours = problem.budget_hours
     lowest = math.inf
     chosen = architectures[0]
     alike_in_speed: dict[Architecture, list[Architecture]] = {}
@@ -376,12 +354,12 @@ def best_architecture(
         alike_in_speed.setdefault(dataclasses.replace(architecture, shared=0), []).append(architecture)
     for timed, alike in alike_in_speed.items():
         for e in np.asarray(experts)[timed.has_enough_experts(experts)][::-1]:
-            coarse = constraints.with_time_budget(grid=COARSE, at_most=lowest * (1 + SHARED_EFFECT))
-            problem = problem_on_chips(law, timed, coarse)
-            for candidates in candidates_within(problem, float(e), (hours, hours)):
-                tokens = candidates.tokens(problem, hours)
+            at_most = lowest * (1 + SHARED_EFFECT)
+            coarse = dataclasses.replace(problem, architecture=timed, grid=COARSE, at_most=at_most)
+            for candidates in candidates_lib.in_hours(coarse, models_of(coarse, float(e)), (hours, hours)):
+                tokens = candidates.tokens(coarse, hours)
                 for architecture in alike:
-                    variant = dataclasses.replace(problem, architecture=architecture)
+                    variant = dataclasses.replace(coarse, architecture=architecture)
                     losses = loss_of(variant, candidates.models, candidates.row, tokens)
                     if losses.min() < lowest:
                         lowest = float(losses.min())
@@ -389,9 +367,8 @@ def best_architecture(
     return chosen, lowest
 
 
-def trains_any(law: Law, architecture: Architecture, constraints: Constraints, e: float) -> bool:
+def trains_any(problem: Problem, e: float) -> bool:
     """Whether the chips train any model with one number of experts, however long it takes."""
-    problem = problem_on_chips(law, architecture, constraints)
     for models in models_of(problem, e):
         rows = np.argsort(models.n_active, kind="stable")[:SMALLEST]
         tokens = np.maximum(models.least_tokens + 1, 1e9)
@@ -400,13 +377,13 @@ def trains_any(law: Law, architecture: Architecture, constraints: Constraints, e
     return False
 
 
-def least_hours(law: Law, e: float, architecture: Architecture, constraints: Constraints, loss: float) -> float | None:
-    """The least hours, from those of the constraints up, in which one number of experts reaches a loss.
+def least_hours(problem: Problem, e: float, loss: float) -> float | None:
+    """The least hours, from those of the problem up, in which one number of experts reaches a loss.
 
     None where even MOST_DOUBLINGS of the hours are not enough.
     """
-    low = float(np.asarray(constraints.hours))
-    problem = problem_on_chips(law, architecture, constraints.with_time_budget(at_most=loss))
+    low = problem.budget_hours
+    problem = dataclasses.replace(problem, at_most=loss)
     for doubling in range(MOST_DOUBLINGS):
         if _could_reach(problem, e, low * SPAN, loss):
             parts = candidates_within(problem, e, (low, low * SPAN))
@@ -417,7 +394,7 @@ def least_hours(law: Law, e: float, architecture: Architecture, constraints: Con
     return None
 
 
-def _hours_to_reach(problem: ProblemOnChips, candidates: Candidates, loss: float) -> float:
+def _hours_to_reach(problem: Problem, candidates: Candidates, loss: float) -> float:
     """The least hours in which one of the candidates reaches a loss; infinite where none does."""
     rows, of_row = np.unique(candidates.row, return_inverse=True)
     most = min(problem.cap, MOST_TOKENS)
@@ -432,12 +409,12 @@ def _hours_to_reach(problem: ProblemOnChips, candidates: Candidates, loss: float
     return float(np.min(np.where(tokens <= candidates.most, hours, np.inf), initial=np.inf))
 
 
-def _could_reach(problem: ProblemOnChips, e: float, hours: float, loss: float) -> bool:
+def _could_reach(problem: Problem, e: float, hours: float, loss: float) -> bool:
     """Whether a lower bound of the losses in so many hours is as low as this loss."""
     return any(candidates_lib.least_loss(problem, models, hours) <= loss for models in models_of(problem, e))
 
 
-def tokens_per_second(problem: ProblemOnChips, e: float, n_active: float, n_tokens: float) -> float | None:
+def tokens_per_second(problem: Problem, e: float, n_active: float, n_tokens: float) -> float | None:
     """The speed of a model whose size lies between shapes of the grid.
 
     It is interpolated linearly in logarithms, so that a smaller model is never slower. Above the largest shape that the
@@ -483,36 +460,47 @@ def _interpolated(sizes: Array, speeds: Array, n_active: float) -> float:
     return math.exp(float(np.interp(math.log(n_active), log_sizes, log_speeds)) - above_largest)
 
 
-def _own_tokens(problem: ProblemOnChips, models: ModelGrid, e: float) -> Array:
-    """The training tokens of each shape by FLOPs: [n_shapes]. Of several budgets, TOKENS_PER_PARAMETER."""
-    constraints = problem.constraints.at(e)
-    if np.ndim(constraints.flops) == 0:
-        return np.minimum(models.tokens_by_flops(constraints), MOST_TOKENS)  # larger batches change no size
-    return np.clip(TOKENS_PER_PARAMETER * models.n_active, models.least_tokens + 1, models.most_tokens)
-
-
-def largest(problem: ProblemOnChips, e: float, n_tokens: float | None = None) -> float:
-    """n_active of the largest shape with e experts that the chips train; 0 for none.
-
-    Args:
-      problem: The problem.
-      e: As the law counts them.
-      n_tokens: Training tokens, which decide on batch and recipe; None for those that FLOPs leave to each shape.
-    """
+def largest(problem: Problem, e: float, n_tokens: float) -> float:
+    """n_active of the largest shape with e experts that the chips train on so many tokens; 0 for none."""
     most = 0.0
     for models in models_of(problem, e):
-        sizes = models.n_active
-        order = np.argsort(-sizes, kind="stable")
-        if n_tokens is None:
-            tokens = _own_tokens(problem, models, e)
-            has_recipe = (tokens >= 1) & models.has_recipe(tokens)
-            rows = order[has_recipe[order] & (sizes[order] > most)]
-        else:
-            tokens = np.full(sizes.shape, n_tokens)
-            rows = order[(models.limited_by[order] == "") & (sizes[order] > most)]
-        for start in range(0, len(rows), CHUNK):
-            trained = candidates_lib.trained_on(problem, models, rows[start : start + CHUNK], tokens)
-            if len(trained):
-                most = float(sizes[trained].max())
-                break
+        tokens = np.full(models.n_active.shape, n_tokens)
+        most = _largest_trained(problem, models, models.limited_by == "", tokens, most)
     return most
+
+
+def largest_by_flops(problem: Problem, e: float) -> float:
+    """n_active of the largest shape with e experts that the chips train on the tokens that FLOPs leave it; 0 for none.
+
+    Of several budgets, each shape has TOKENS_PER_PARAMETER.
+    """
+    flops = problem.constraints.at(e).flops
+    of_several = np.ndim(flops) > 0
+    one_budget = None if flops is None or of_several else float(flops)
+    return _largest_by_flops(problem.of_any_budget, float(e), one_budget, of_several)
+
+
+@functools.lru_cache(maxsize=128)
+def _largest_by_flops(problem: Problem, e: float, flops: float | None, of_several: bool) -> float:
+    """As largest_by_flops."""
+    within = problem.within(flops=flops).constraints
+    most = 0.0
+    for models in models_of(problem, e):
+        tokens = np.minimum(models.tokens_by_flops(within), MOST_TOKENS)  # larger batches change no size
+        if of_several:
+            tokens = np.clip(TOKENS_PER_PARAMETER * models.n_active, models.least_tokens + 1, models.most_tokens)
+        has_recipe = (tokens >= 1) & models.has_recipe(tokens)
+        most = _largest_trained(problem, models, has_recipe, tokens, most)
+    return most
+
+
+def _largest_trained(problem: Problem, models: ModelGrid, is_allowed: Array, tokens: Array, at_least: float) -> float:
+    """n_active of the largest allowed shape that the chips train, where that is above `at_least`; else `at_least`."""
+    sizes = models.n_active
+    order = np.argsort(-sizes, kind="stable")
+    rows = order[is_allowed[order] & (sizes[order] > at_least)]
+    for start in range(0, len(rows), CHUNK):
+        trained = candidates_lib.trained_on(problem, models, rows[start : start + CHUNK], tokens)
+        if len(trained):
+            return float(sizes[trained].max())
+    return at_least

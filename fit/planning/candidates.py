@@ -16,6 +16,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Iterator
+from typing import Self
 
 import numpy as np
 
@@ -28,7 +29,7 @@ from fit.model.step_counts import memory_by_tokens
 from fit.planning import grid as grid_lib
 from fit.planning import mesh, rates, recipe
 from fit.planning.model_grid import ModelGrid, loss_of, take
-from fit.planning.problem import ProblemOnChips
+from fit.planning.problem import Problem
 
 BAND = 1e-3  # candidates that lose up to this share more are evaluated, too
 BAND_OF_DRAWS = 0.1  # the same for a law with draws: in a draw (odds.py) one of them may be the best
@@ -39,21 +40,15 @@ IDEAL_BATCH = 2.0**40  # tokens of a step, so many that what a step does once ta
 
 
 @dataclasses.dataclass(frozen=True)
-class Candidates:
-    """Models in layouts: arrays [n].
+class OnMeshes:
+    """Models on meshes: arrays [n].
 
     Attributes:
       models: The shapes.
       row: Index of the shape in `models`.
       chips: Number of chips.
       data, expert, model: Devices of the mesh's axes.
-      remat: Index in the grid's remats.
-      unit: The fewest tokens that the mesh divides.
       group_tokens: As config.model.group_tokens.
-      batch_tokens: Tokens of the largest batch.
-      microbatch_tokens: Tokens at once.
-      seconds_per_token: Seconds of a step of the largest batch over its tokens.
-      least, most: Training tokens from which, and up to which, the batch is allowed.
     """
 
     models: ModelGrid
@@ -62,21 +57,61 @@ class Candidates:
     data: Array
     expert: Array
     model: Array
-    remat: Array
-    unit: Array
     group_tokens: Array
-    batch_tokens: Array
-    microbatch_tokens: Array
-    seconds_per_token: Array
-    least: Array
-    most: Array
 
-    def part(self, rows: Array) -> "Candidates":
-        """The candidates of these rows."""
+    @property
+    def unit(self) -> Array:
+        """The fewest tokens that the mesh divides."""
+        return self.data * self.expert * self.group_tokens
+
+    def part(self, rows: Array) -> Self:
+        """Those of these rows."""
         names = [field.name for field in dataclasses.fields(self) if field.name != "models"]
         return dataclasses.replace(self, **{name: getattr(self, name)[rows] for name in names})
 
-    def tokens(self, problem: ProblemOnChips, hours: Numbers) -> Array:
+
+@dataclasses.dataclass(frozen=True)
+class InLayouts(OnMeshes):
+    """Models in layouts: arrays [n].
+
+    Attributes:
+      batch_tokens: Tokens of the largest batch.
+      microbatch_tokens: Tokens at once.
+      remat: Index in the grid's remats.
+      least, most: Training tokens from which, and up to which, the batch is allowed.
+    """
+
+    batch_tokens: Array
+    microbatch_tokens: Array
+    remat: Array
+    least: Array
+    most: Array
+
+    def layout(self, problem: Problem) -> Layout:
+        """The layouts."""
+        return Layout(
+            batch_tokens=self.batch_tokens,
+            sequence=sequence_of(problem.law, self.models.as_published),
+            data=self.data,
+            expert=self.expert,
+            model=self.model,
+            microbatch_tokens=self.microbatch_tokens,
+            remat=np.array(problem.grid.remats)[self.remat],
+            flash=self.models.as_published,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidates(InLayouts):
+    """Models in layouts, with their speed: arrays [n].
+
+    Attributes:
+      seconds_per_token: Seconds of a step of the largest batch over its tokens.
+    """
+
+    seconds_per_token: Array
+
+    def tokens(self, problem: Problem, hours: Numbers) -> Array:
         """Whole training tokens of each in so many hours [...]: [..., n]; 0 where these are fewer than it may have."""
         tokens = problem.tokens(np.asarray(hours)[..., None], self.seconds_per_token)
         tokens = np.minimum(tokens, self.most)
@@ -86,20 +121,20 @@ class Candidates:
 def joined(parts: list[Candidates]) -> Candidates:
     """Concatenates candidates of the same models."""
     names = [field.name for field in dataclasses.fields(Candidates) if field.name != "models"]
-    return Candidates(parts[0].models, *(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+    columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+    return Candidates(models=parts[0].models, **columns)
 
 
-def least_seconds(problem: ProblemOnChips, models: ModelGrid) -> Array:
+def least_seconds(problem: Problem, models: ModelGrid) -> Array:
     """A lower bound of the seconds of a token on one chip, in any layout: those of products and memory alone."""
     chip = problem.chips.chip
-    reached = problem.calibration.efficiencies(problem.chips.kind)
     layout = Layout(
         batch_tokens=IDEAL_BATCH,
         sequence=sequence_of(problem.law, models.as_published),
         remat=np.array(problem.grid.remats)[:, None],
         flash=models.as_published,
     )
-    seconds = np.asarray(step_cost(models.shape, layout, chip, reached).seconds)  # [n_remats, n_shapes]
+    seconds = np.asarray(step_cost(models.shape, layout, chip, problem.efficiencies).seconds)  # [n_remats, n_shapes]
     return seconds.min(axis=0) / IDEAL_BATCH / chip.devices * (1 - 1e-9)
 
 
@@ -110,22 +145,20 @@ def sequence_of(law: Law, as_published: bool) -> int:
     return law.models.seq_len or recipe.SEQUENCE
 
 
-def in_hours(
-    problem: ProblemOnChips, by_recipe: list[ModelGrid], hours: tuple[float, float], at_most: float = math.inf
-) -> list[Candidates]:
+def in_hours(problem: Problem, by_recipe: list[ModelGrid], hours: tuple[float, float]) -> list[Candidates]:
     """The candidates that could be the best between two numbers of hours, or lose little more.
 
     Args:
-      problem: The problem.
+      problem: The problem; its `at_most` is reached otherwise in the least hours.
       by_recipe: The shapes.
       hours: The least and the most hours.
-      at_most: A loss that is reached otherwise in the least hours.
 
     Returns:
       The candidates of each recipe that has some, in the order of the recipes.
     """
     more = 1 + (BAND_OF_DRAWS if problem.law.draws else BAND)
     searches = [_Search(problem, models, hours) for models in by_recipe]
+    at_most = problem.at_most
     found: dict[int, Candidates] = {}
     for i in sorted(range(len(searches)), key=lambda i: searches[i].least_loss):
         search = searches[i]
@@ -141,12 +174,12 @@ def in_hours(
     return [found[i] for i in sorted(found)]
 
 
-def least_loss(problem: ProblemOnChips, models: ModelGrid, hours: float) -> float:
+def least_loss(problem: Problem, models: ModelGrid, hours: float) -> float:
     """A lower bound of the losses of all shapes in so many hours; infinite where limits exclude them all."""
     return _Search(problem, models, (hours, hours)).least_loss
 
 
-def on_tokens(problem: ProblemOnChips, models: ModelGrid, rows: Array, n_tokens: Array) -> Candidates | None:
+def on_tokens(problem: Problem, models: ModelGrid, rows: Array, n_tokens: Array) -> Candidates | None:
     """The candidates of shapes that may be trained on so many tokens.
 
     Args:
@@ -163,7 +196,7 @@ def on_tokens(problem: ProblemOnChips, models: ModelGrid, rows: Array, n_tokens:
     return joined(parts) if parts else None
 
 
-def trained_on(problem: ProblemOnChips, models: ModelGrid, rows: Array, n_tokens: Array) -> Array:
+def trained_on(problem: Problem, models: ModelGrid, rows: Array, n_tokens: Array) -> Array:
     """Those of the rows that have candidates. The arguments are those of `on_tokens`."""
     search = _Search(problem, models, n_tokens=n_tokens)
     fitting = search.fitting(rows, search.counts)
@@ -175,7 +208,7 @@ class _Search:
 
     def __init__(
         self,
-        problem: ProblemOnChips,
+        problem: Problem,
         models: ModelGrid,
         hours: tuple[float, float] = (math.inf, math.inf),
         n_tokens: Array | None = None,
@@ -255,16 +288,16 @@ class _Search:
 
     def in_layouts(self, rows: Array) -> Iterator[Candidates]:
         """The candidates of these shapes whose bound is at most at_most: on all chips, then on fewer."""
-        reached = self.problem.calibration.efficiencies(self.problem.chips.kind)
-        remats = np.array(self.problem.grid.remats)
+        problem = self.problem
         for counts in (self.counts[-1:], self.counts[:-1]):
             part = self.fitting(rows, counts)
             if part is not None:
-                layout = layout_of(self.problem, part, remats[part.remat])
-                seconds = step_cost(self.models.of(part.row), layout, self.problem.chips.chip, reached).seconds
-                part = dataclasses.replace(part, seconds_per_token=np.asarray(seconds) / part.batch_tokens)
-                self._keep_fastest(part)
-                yield part
+                shape = self.models.of(part.row)
+                step = step_cost(shape, part.layout(problem), problem.chips.chip, problem.efficiencies)
+                seconds_per_token = np.asarray(step.seconds) / part.batch_tokens
+                candidates = Candidates(**vars(part), seconds_per_token=seconds_per_token)
+                self._keep_fastest(candidates)
+                yield candidates
 
     def _keep_fastest(self, part: Candidates) -> None:
         """Note the fastest layouts of those that may be trained for all of the hours."""
@@ -275,26 +308,33 @@ class _Search:
             seconds = np.where(is_limited, np.inf, seconds)
         np.minimum.at(self.fastest, part.row, seconds)
 
-    def fitting(self, rows: Array, counts: Array) -> Candidates | None:
-        """The candidates of these shapes on so many chips that the devices hold, without their seconds."""
+    def fitting(self, rows: Array, counts: Array) -> InLayouts | None:
+        """The layouts of these shapes on so many chips that the devices hold."""
         rows = rows[self.holds_weights[rows]]
         if not len(rows):
             return None
         pairs = self._pairs(rows, counts)
-        batches, pair = self._with_batches(pairs)
+        pair, batch, least, most = self._batches(pairs)
         if not len(pair):
             return None
         fixed = self.problem.request.fixed_mesh.remat
         remats = np.array([i for i, remat in enumerate(self.problem.grid.remats) if fixed in (None, remat)])
         names = np.array(self.problem.grid.remats)[remats]
         most_whole, most_of_part = self._most_at_once(pairs, names[:, None])
-        at_once = self._tokens_at_once(batches, most_whole[:, pair], most_of_part[:, pair])
+        at_once = self._tokens_at_once(batch, pairs.unit[pair], most_whole[:, pair], most_of_part[:, pair])
         i, j = np.nonzero(at_once)
         if not len(j):
             return None
-        return dataclasses.replace(batches.part(j), microbatch_tokens=at_once[i, j], remat=remats[i])
+        return InLayouts(
+            **vars(pairs.part(pair[j])),
+            batch_tokens=batch[j],
+            microbatch_tokens=at_once[i, j],
+            remat=remats[i],
+            least=least[j],
+            most=most[j],
+        )
 
-    def _pairs(self, rows: Array, counts: Array) -> Candidates:
+    def _pairs(self, rows: Array, counts: Array) -> OnMeshes:
         """The shapes on all meshes that divide them and hold their weights."""
         problem = self.problem
         chips = problem.chips
@@ -304,11 +344,7 @@ class _Search:
             for count in counts.tolist()
             for sizes in grid_lib.meshes(count * chips.chip.devices, problem.grid.models, request.expert, request.model)
         ]
-        if not sizes:
-            none = np.empty(0, int)
-            return _without_batch(self.models, none, np.empty((4, 0), int), none)
-        meshes = np.array(sizes).T
-        count, data, expert, model = meshes
+        count, data, expert, model = np.array(sizes, int).reshape(-1, 4).T
         shape = take(self.models.shape, rows[:, None])
         sequence = sequence_of(problem.law, self.models.as_published)
         has_narrow_experts = problem.architecture.granularity != 1
@@ -326,7 +362,7 @@ class _Search:
         fits &= could_be_best[:, np.searchsorted(counts, count)]
         i, j = np.nonzero(fits)
         group = self._groups(data[j] * expert[j])
-        return _without_batch(self.models, rows[i], meshes[:, j], group)
+        return OnMeshes(self.models, rows[i], count[j], data[j], expert[j], model[j], group)
 
     def _groups(self, n_rows: Array) -> Array:
         """Tokens of a group on meshes whose n_rows devices share the tokens: a power of two of whole rows."""
@@ -337,8 +373,12 @@ class _Search:
         rows = np.maximum(np.minimum(mesh.GROUP_TOKENS, tokens_of_a_device) // sequence, 1)
         return sequence * 2 ** np.floor(np.log2(rows)).astype(int)
 
-    def _with_batches(self, pairs: Candidates) -> tuple[Candidates, Array]:
-        """(the pairs with each batch that is allowed on tokens on which they could be the best, index of each pair)."""
+    def _batches(self, pairs: OnMeshes) -> tuple[Array, Array, Array, Array]:
+        """The batches that are allowed on tokens on which the pairs could be the best.
+
+        Returns:
+          (index of the pair, batch, least, most training tokens), [n] each.
+        """
         models = self.models
         batch, least, most = self._published_batches(pairs) if models.as_published else _batches_of_runs(pairs)
         least = np.maximum(least, np.floor(models.least_tokens[pairs.row, None]) + 1)
@@ -353,53 +393,50 @@ class _Search:
         if self.n_tokens is None:
             bound = loss_of(self.problem, models, pairs.row[i], np.minimum(tokens, most)[i, j])
             i, j = i[bound <= self.at_most], j[bound <= self.at_most]
-        batches = dataclasses.replace(pairs.part(i), batch_tokens=batch[i, j], least=least[i, j], most=most[i, j])
-        return batches, i
+        return i, batch[i, j], least[i, j], most[i, j]
 
-    def _published_batches(self, pairs: Candidates) -> tuple[Array, Array, Array]:
+    def _published_batches(self, pairs: OnMeshes) -> tuple[Array, Array, Array]:
         """(batch, least, most training tokens) by the recipe of published models, [n, n_batches]."""
         batch = pairs.unit[:, None] * np.array(self.problem.grid.batches, float)
         least, most = rates.tokens_of_batches(self.models.batch_laws, pairs.row, np.log(batch))
         return batch, np.ceil(least), most
 
-    def _most_at_once(self, pairs: Candidates, remats: Array) -> tuple[Array, Array]:
+    def _most_at_once(self, pairs: OnMeshes, remats: Array) -> tuple[Array, Array]:
         """The most tokens at once that all devices of meshes hold: of (a whole batch, a part of a batch).
 
         remats: [n_remats, 1]. The results are [n_remats, n].
         """
-        memory = memory_by_tokens(self.models.of(pairs.row), layout_of(self.problem, pairs, remats))
+        layout = Layout(
+            batch_tokens=pairs.unit,
+            sequence=sequence_of(self.problem.law, self.models.as_published),
+            data=pairs.data,
+            expert=pairs.expert,
+            model=pairs.model,
+            remat=remats,
+            flash=self.models.as_published,
+        )
+        memory = memory_by_tokens(self.models.of(pairs.row), layout)
         limit = self.problem.chips.memory_share * self.problem.chips.device_memory
         devices = pairs.data * pairs.expert
         return devices * memory.most_tokens(limit, False), devices * memory.most_tokens(limit, True)
 
-    def _tokens_at_once(self, batches: Candidates, most_whole: Array, most_of_part: Array) -> Array:
+    def _tokens_at_once(self, whole: Array, unit: Array, most_whole: Array, most_of_part: Array) -> Array:
         """The most tokens at once that devices hold: the whole batch, else a part of the first batch; 0 for none.
 
-        A part is the first batch, or half of it, a quarter, ..., of whole units. most_whole, most_of_part: as
-        _most_at_once has them, for each batch.
+        A part is the first batch, or half of it, a quarter, ..., of whole units.
+
+        Args:
+          whole: Tokens of the batch, [n].
+          unit: Of its mesh, [n].
+          most_whole, most_of_part: As _most_at_once has them, for each batch.
         """
-        whole = batches.batch_tokens
-        first = recipe.first_batch(whole, batches.unit, self.models.as_published)
+        first = recipe.first_batch(whole, unit, self.models.as_published)
         largest = np.where(first < whole, first, whole / 2)
         least_halvings = np.log2(largest / np.maximum(most_of_part, 1.0))
         part = largest / 2 ** np.maximum(np.ceil(least_halvings), 0.0)
-        is_whole_units = (part >= batches.unit) & (part % batches.unit == 0)
+        is_whole_units = (part >= unit) & (part % unit == 0)
         part = np.where(is_whole_units & (most_of_part >= 1), part, 0.0)
         return np.where(whole <= most_whole, whole, part)
-
-
-def layout_of(problem: ProblemOnChips, candidates: Candidates, remat: str | Array) -> Layout:
-    """The layouts of candidates with one remat, or with one for each."""
-    return Layout(
-        batch_tokens=candidates.batch_tokens,
-        sequence=sequence_of(problem.law, candidates.models.as_published),
-        data=candidates.data,
-        expert=candidates.expert,
-        model=candidates.model,
-        microbatch_tokens=candidates.microbatch_tokens,
-        remat=remat,
-        flash=candidates.models.as_published,
-    )
 
 
 def _shortest_expert_axes(fits: Array, count: Array, model: Array) -> Array:
@@ -418,29 +455,7 @@ def _shortest_expert_axes(fits: Array, count: Array, model: Array) -> Array:
     return fits & (n_up_to - n_before == 1)
 
 
-def _without_batch(models: ModelGrid, row: Array, meshes: Array, group: Array) -> Candidates:
-    """Shapes on meshes, without a batch yet. meshes: chips, data, expert and model of each, [4, n]."""
-    unset = np.zeros(len(row))
-    chips, data, expert, model = meshes
-    return Candidates(
-        models=models,
-        row=row,
-        chips=chips,
-        data=data,
-        expert=expert,
-        model=model,
-        remat=unset,
-        unit=data * expert * group,
-        group_tokens=group,
-        batch_tokens=unset,
-        microbatch_tokens=unset,
-        seconds_per_token=unset,
-        least=unset,
-        most=unset,
-    )
-
-
-def _batches_of_runs(pairs: Candidates) -> tuple[Array, Array, Array]:
+def _batches_of_runs(pairs: OnMeshes) -> tuple[Array, Array, Array]:
     """(largest batch, 0 where the mesh divides none; least, most training tokens) by the recipe of the law's runs."""
     batch = recipe.batches_of_runs(pairs.unit).astype(float)
     starts = np.array([start for start, _ in BATCH_RAMP], float)

@@ -8,15 +8,14 @@ model lies below its best dense model under the same limits, and how many more F
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from fit.aliases import Array, Floats, Json
 from fit.errors import UserError
 from fit.fitted_law import law_counts
-from fit.fitted_law.law import Law, in_words, load
-from fit.messages.finding import Finding, finding
+from fit.fitted_law.law import Law, load
 from fit.model.architecture import Architecture, training_flops
 from fit.model.reference_model import PublishedModel
 from fit.model.step_counts import KEPT
@@ -24,19 +23,22 @@ from fit.planning import (
     agreement,
     by_hours,
     compare_answer,
-    cost,
+    infeasible,
     leverage,
     modelled_speed,
     optimum,
+    other_budget,
     plan_findings,
+    solve,
     target,
     votes,
 )
 from fit.planning.comparison import Comparison, DenseAnswer, LawAnswer, NoAnswer, ReferenceAnswer, VotesOfLaw
 from fit.planning.constraints import Constraints
 from fit.planning.options import BudgetOptions
-from fit.planning.problem import problem_on_chips
-from fit.planning.results import ClockComparison, Serving, Speed
+from fit.planning.other_budget import ClockComparison
+from fit.planning.problem import Problem
+from fit.planning.solve import Optimum
 
 LAWS = ("joint-moe-2025", "sparsity-2025", "fine-grained-2024", "comprehensive-2025", "chinchilla-refit-2024")
 GRANULARITIES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 32)
@@ -155,13 +157,13 @@ def of_reference_model(reference: PublishedModel, law: Law, shape: Json, constra
     return counts(reference) | dict(laws=[response for response in responses if isinstance(response, LawAnswer)])
 
 
-def _reference_answer(
-    reference: PublishedModel, law: Law, n_experts: int, architecture: Architecture, constraints: Constraints
-) -> ReferenceAnswer | None:
+def _reference_answer(reference: PublishedModel, problem: Problem, n_experts: int) -> ReferenceAnswer | None:
     """A reference model under the same budget.
 
     None where the budget trains no token of it, or the law holds for another number of experts alone.
     """
+    law = problem.law
+    constraints = problem.constraints
     if constraints.flops is None:
         return None
     n_tokens = float(constraints.tokens(reference.n_active))
@@ -176,7 +178,7 @@ def _reference_answer(
     counted = law_counts.counted_n_active(law, its_architecture, reference.n_active, reference.shape.d_model)
     within = Constraints(flops=constraints.flops, inference_tokens=constraints.inference_tokens)
     least = 1e-6 * constraints.flops
-    needed = target.least_flops(law, float(n_experts), architecture, within, loss, least, 1e6)
+    needed = target.least_flops(Problem(law, problem.architecture, within), float(n_experts), loss, least, 1e6)
     return ReferenceAnswer(
         n_tokens=n_tokens,
         loss=loss,
@@ -193,36 +195,18 @@ def answer(law: Law, shared: SharedProblem) -> LawAnswer | NoAnswer:
     if experts is None or law.fixes_experts or not law.knows_experts:
         experts = law.experts
     numbers = np.array(experts, float)
-    best = _best(law, shared, numbers, shared.used)
-    architecture = best.architecture
-    constraints = best.constraints
+    architectures = architectures_to_try(law, shared.shape, shared.used)
+    best = _best(_problem(law, shared, architectures[0]), architectures, numbers)
+    problem = best.problem
     if best.solved is None:
-        return NoAnswer(law=law.name, why=optimum.why_infeasible(law, architecture, constraints, min(experts)))
-    model = best.solved.row(best.index, ("n_active", "n_total", "n_tokens", "loss", "d_model"))
-    e = model["n_experts"]
-    width = model["d_model"]
-    n_blocks = width / architecture.width_per_block
-    memory_bytes = float(constraints.memory(architecture, width, e))
-    if constraints.time_budget is not None:
-        chosen = by_hours.best_of(law, architecture, constraints, e)
-        assert chosen is not None
-        n_blocks = chosen.n_blocks
-        memory_bytes = chosen.memory_bytes
-        width = float(architecture.d_model(model["n_active"], e))  # of the architecture's own depth at its size
+        return NoAnswer(law=law.name, why=str(infeasible.reason(problem, min(experts))))
+    architecture = problem.architecture
+    model = solve.optimum_at(problem, best.solved, best.index, None)
+    e = model.n_experts
     counted = law_counts.with_law_vocabulary(law, architecture)
-    columns = counted.columns(width, e, law.counts_embedding)
-    counted_flops = training_flops(float(counted.n_active(width, e)), model["n_tokens"])
-    flops = training_flops(model["n_active"], model["n_tokens"])
-    outside = law.extrapolation(**columns, n_tokens=model["n_tokens"], flops=counted_flops)
-    speed = clock = like = None
-    if shared.hours is not None:
-        speed, clock = _speed_under_hours(law, architecture, constraints, model, numbers)
-    elif shared.prices_by_time:
-        speed, clock = _speed_under_flops(law, architecture, shared, model, numbers)
-    if shared.reference:
-        like = _reference_answer(shared.reference, law, e, architecture, constraints)
-    response = LawAnswer(
-        **model,
+    columns = counted.columns(architecture.d_model(model.n_active, e), e, law.counts_embedding)
+    return LawAnswer(
+        **{name: model[name] for name in ("n_experts", *solve.COLUMNS)},
         law=law.name,
         form=law.form.name,
         source=law.source or None,
@@ -232,54 +216,24 @@ def answer(law: Law, shared: SharedProblem) -> LawAnswer | NoAnswer:
         granularity=architecture.granularity,
         shared=architecture.shared,
         active_width=architecture.active_width,
-        size_bound=str(best.solved.size_bound[best.index]),
-        memory_bytes=memory_bytes,
+        size_bound=model.size_bound,
+        memory_bytes=model.memory_bytes,
         chose_experts=law.knows_experts and not law.fixes_experts,
         at_edge=plan_findings.is_best_at_edge(law, experts, e),
-        not_bounded=e == max(experts) and plan_findings.not_bounded(law, architecture, constraints),
+        not_bounded=e == max(experts) and plan_findings.not_bounded(problem),
         finest=bool(len(_granularities(law)) > 1 and architecture.granularity == max(_granularities(law))),
-        extrapolation=[*outside, *law_counts.shape_outside(law, architecture, model["d_model"], n_blocks)],
-        embedding_share=plan_findings.embedding_share(architecture, model["d_model"], model["n_active"]),
+        extrapolation=model.extrapolation,
+        embedding_share=plan_findings.embedding_share(architecture, model.d_model, model.n_active),
         not_read=_not_read(law, shared),
-        leverage=_leverage(architecture, e, flops),
-        dense=_dense(law, shared, constraints, model["loss"]),
-        findings=[],
-        votes=_votes(law, best, numbers),
-        speed=speed,
-        clock=clock,
-        serving=_serving(architecture, constraints, model | dict(d_model=width), memory_bytes),
-        like=like,
+        leverage=_leverage(architecture, e, model.training_flops),
+        dense=_dense(problem, shared, model.loss),
+        votes=_votes(best, numbers),
+        speed=model.speed,
+        clock=_clock(problem, model, numbers),
+        serving=model.cost.serving if model.cost else None,
+        like=_reference_answer(shared.reference, problem, e) if shared.reference else None,
         explicit=("like",) if shared.reference else (),
     )
-    return dataclasses.replace(response, findings=[*_findings(response)])
-
-
-def _findings(answer: LawAnswer) -> Iterator[Finding]:
-    """The findings on a law's answer."""
-    if answer.extrapolation:
-        factor = max(outside["factor"] for outside in answer.extrapolation)
-        yield finding("law_outside", outside=in_words(answer.extrapolation), factor=factor)
-    if answer.embedding_share > plan_findings.MOSTLY:
-        yield finding("law_mostly_embedding", share=answer.embedding_share)
-    if answer.at_edge:
-        which = "more" if answer.n_experts > 1 else "fewer"
-        yield finding("law_at_edge", n_experts=answer.n_experts, which=which)
-    if answer.not_bounded:
-        yield finding("not_bounded")
-    if answer.active_width != 1 and answer.n_experts > 1:
-        yield finding("law_width", active_width=answer.active_width, n_experts=answer.n_experts)
-    if answer.not_read:
-        flags = ", ".join(f"--shape={name}:{value}" for name, value in answer.not_read.items())
-        subject = "it is"
-        if "used" in answer.not_read:
-            subject = f"asked of {answer.active_width:g} experts' width a token, and"
-        yield finding("law_not_read", flags=flags, form=answer.form, subject=subject)
-    if answer.finest:
-        yield finding("law_finest", granularity=answer.granularity)
-    if answer.note:
-        yield finding("law_note", sentence=answer.note)
-    if answer.dense and answer.dense.law != answer.law:
-        yield finding("law_dense", law=answer.dense.law)
 
 
 def _leverage(architecture: Architecture, n_experts: float, flops: float) -> Json | None:
@@ -289,56 +243,21 @@ def _leverage(architecture: Architecture, n_experts: float, flops: float) -> Jso
     return leverage.of_architecture(n_experts, architecture.granularity, flops, architecture.active_width)
 
 
-def _votes(law: Law, best: "_Best", experts: Array) -> VotesOfLaw | None:
+def _votes(best: "_Best", experts: Array) -> VotesOfLaw | None:
     """How the law divides its vote among numbers of experts; None unless it chooses among several."""
+    law = best.problem.law
     if not law.knows_experts or law.fixes_experts or len(experts) < 2:
         return None
     assert best.solved is not None
-    feasible = best.solved.n_experts[best.solved.feasible]
-    return votes.of_law(law, best.architecture, best.constraints, feasible)
+    return votes.of_law(best.problem, best.solved.n_experts[best.solved.feasible])
 
 
-def _serving(architecture: Architecture, constraints: Constraints, model: Json, memory_bytes: float) -> Serving | None:
-    """How fast the chips serve a law's best model; None without chips."""
-    if constraints.chips is None:
-        return None
-    served = constraints.served(architecture, model["d_model"], model["n_experts"])
-    routed_experts = float(architecture.routed_experts(model["n_experts"]))
-    return cost.serving_of(served, memory_bytes, routed_experts, constraints.chips)
-
-
-def _speed_under_hours(
-    law: Law, architecture: Architecture, constraints: Constraints, model: Json, experts: Array
-) -> tuple[Speed, ClockComparison]:
-    """The speed of a law's best model, and what FLOPs would choose of these numbers of experts."""
-    chosen = by_hours.best_of(law, architecture, constraints, model["n_experts"])
-    assert chosen is not None
-    allowed = experts[architecture.has_enough_experts(experts)]
-    trained = [e for e in allowed if by_hours.trains_any(law, architecture, constraints, float(e))]
-    comparison = modelled_speed.against_flops(law, architecture, constraints, model, trained)
-    return modelled_speed.speed_of_best(chosen), comparison
-
-
-def _speed_under_flops(
-    law: Law, architecture: Architecture, shared: SharedProblem, model: Json, experts: Array
-) -> tuple[Speed | None, ClockComparison | None]:
-    """The speed of the best model by FLOPs, and what the same hours would choose.
-
-    Both are None where the chips train no such model.
-    """
-    constraints = shared.constraints
-    chips = constraints.chips
-    assert chips is not None and constraints.request is not None
-    calibration = modelled_speed.calibration_of(law, architecture, chips, constraints.request, shared.speeds)
-    constraints = dataclasses.replace(constraints, calibration=calibration)
-    n_experts = model["n_experts"]
-    problem = problem_on_chips(law, architecture, constraints)
-    speed = modelled_speed.speed_of_optimum(problem, n_experts, model["n_active"], model["n_tokens"])
-    if speed is None:
-        return None, None
-    allowed = experts[architecture.has_enough_experts(experts)]
-    hours = modelled_speed.hours_with_serving(constraints, model["n_tokens"], speed)
-    return speed, modelled_speed.against_hours(problem, n_experts, hours, allowed)
+def _clock(problem: Problem, model: Optimum, experts: Array) -> ClockComparison | None:
+    """What FLOPs would choose of these numbers of experts in place of hours, or hours in place of FLOPs."""
+    allowed = experts[problem.architecture.has_enough_experts(experts)]
+    if problem.is_by_hours:
+        allowed = [e for e in allowed if by_hours.trains_any(problem, float(e))]
+    return other_budget.against_other_budget(problem, model, allowed)
 
 
 def _granularities(law: Law) -> Sequence[int]:
@@ -402,74 +321,68 @@ def _shared_of(chosen: float) -> Sequence[int]:
 
 @dataclasses.dataclass(frozen=True)
 class _Best:
-    """The model of a law's least loss: its architecture, and its index in what was solved for that.
+    """The model of a law's least loss: the problem of its architecture, and its index in what was solved for that.
 
-    `solved` is None where nothing is feasible; `constraints` are those of the architecture.
+    `solved` is None where nothing is feasible.
     """
 
     solved: optimum.Optima | None
-    architecture: Architecture
+    problem: Problem
     index: int
-    constraints: Constraints
 
 
-def _best(law: Law, shared: SharedProblem, experts: Array, used: Sequence[float] | None) -> _Best:
-    """The model of the law's least loss."""
-    architectures = architectures_to_try(law, shared.shape, used)
-    constraints = _with_hours(law, architectures[0], shared)
-    if constraints.time_budget is not None:
-        architecture, reached = by_hours.best_architecture(law, architectures, constraints, experts)
+def _problem(law: Law, shared: SharedProblem, architecture: Architecture) -> Problem:
+    """The problem of one law."""
+    problem = Problem(law, architecture, shared.constraints)
+    if shared.hours is None and not shared.prices_by_time:
+        return problem
+    return modelled_speed.at_modelled_speeds(problem, shared.hours, shared.speeds)
+
+
+def _best(problem: Problem, architectures: list[Architecture], experts: Array) -> _Best:
+    """The model of the law's least loss among architectures."""
+    if problem.is_by_hours:
+        architecture, reached = by_hours.best_architecture(problem, architectures, experts)
         architectures = [architecture]
         if architecture.shared == 0:  # then models of the coarse grid are models of the fine one
-            constraints = constraints.with_time_budget(at_most=reached)
-    elif len(architectures) > 1 and constraints.chips is not None and constraints.request is not None:
+            problem = dataclasses.replace(problem, at_most=reached)
+    elif len(architectures) > 1 and problem.constraints.chips is not None and problem.constraints.request is not None:
         # the sizes that chips hold are those of the paper's shapes here, which are known at once
-        coarse = dataclasses.replace(shared, constraints=dataclasses.replace(constraints, request=None))
-        architectures = [_best(law, coarse, experts, used).architecture]
+        architectures = [_best(problem.within(request=None), architectures, experts).problem.architecture]
     best = None
     lowest = math.inf
     for architecture in architectures:
-        solved = optimum.solve(law, experts[architecture.has_enough_experts(experts)], architecture, constraints)
+        of_architecture = dataclasses.replace(problem, architecture=architecture)
+        solved = optimum.solve(of_architecture, experts[architecture.has_enough_experts(experts)])
         if not solved.feasible.any():
             continue
         index = int(np.nanargmin(solved.loss))
         if best is None or solved.loss[index] < lowest:
             lowest = solved.loss[index]
-            best = _Best(solved, architecture, index, constraints)
-    return best or _Best(None, architectures[0], 0, constraints)
+            best = _Best(solved, of_architecture, index)
+    return best or _Best(None, dataclasses.replace(problem, architecture=architectures[0]), 0)
 
 
-def _with_hours(law: Law, architecture: Architecture, shared: SharedProblem) -> Constraints:
-    """The constraints of a problem, with its hours as the budget where it has some."""
-    constraints = shared.constraints
-    if constraints.time_budget is not None:
-        return constraints.with_time_budget(at_most=math.inf)
-    if shared.hours is None:
-        return constraints
-    chips = constraints.chips
-    assert chips is not None and constraints.request is not None
-    calibration = modelled_speed.calibration_of(law, architecture, chips, constraints.request, shared.speeds)
-    return constraints.in_hours(shared.hours, calibration)
-
-
-def _dense(law: Law, shared: SharedProblem, constraints: Constraints, loss: float) -> DenseAnswer | None:
+def _dense(problem: Problem, shared: SharedProblem, loss: float) -> DenseAnswer | None:
     """The best dense model by the law, or by the dense law of the same paper; None where none is feasible.
 
-    constraints: those of the law's best model. loss: its loss.
+    problem: That of the law's best model. loss: its loss.
     """
+    law = problem.law
     if not law.knows_dense:
         return None
     dense_law = load(law.dense) if law.published and law.dense else law
-    shared = dataclasses.replace(shared, constraints=constraints)
-    best = _best(dense_law, shared, np.array([1.0]), None)
+    architectures = architectures_to_try(dense_law, shared.shape, None)
+    best = _best(dataclasses.replace(problem, law=dense_law, at_most=math.inf), architectures, np.array([1.0]))
     if best.solved is None:
         return None
     model = best.solved.row(best.index)
     ratio = {}
-    if best.constraints.has_budget:
-        needed = target.least_flops(dense_law, 1.0, best.architecture, best.constraints, loss)
-        name = "hours_ratio" if shared.hours is not None else "flops_ratio"
-        ratio = {name: None if needed is None else needed / best.constraints.amount}
+    constraints = best.problem.constraints
+    if constraints.has_budget:
+        needed = target.least_flops(best.problem, 1.0, loss)
+        name = "hours_ratio" if best.problem.is_by_hours else "flops_ratio"
+        ratio = {name: None if needed is None else needed / constraints.amount}
     return DenseAnswer(
         **model,
         law=dense_law.name,

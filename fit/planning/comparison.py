@@ -4,10 +4,16 @@ Fields stand in the order of the JSON that `fit compare --json` prints.
 """
 
 import dataclasses
+import functools
+from collections.abc import Iterator
 
 from fit.aliases import Json
-from fit.messages.finding import Finding
-from fit.planning.results import ClockComparison, Serving, Speed
+from fit.fitted_law.law import in_words
+from fit.messages.finding import Finding, finding
+from fit.planning import plan_findings
+from fit.planning.cost import Serving
+from fit.planning.modelled_speed import Speed
+from fit.planning.other_budget import ClockComparison
 from fit.results import Record, Result, optional
 
 AGREE = 2.0  # answers of several laws within this factor agree
@@ -140,7 +146,6 @@ class LawAnswer(Record):
       clock: What FLOPs would choose in place of hours, or hours in place of FLOPs; only with speed.
       serving: How fast the chips serve it; only where chips are given.
       like: The reference model under the same budget.
-      findings: What to know before trusting it.
       votes: How it divides its vote among numbers of experts; None unless it chooses among several.
     """
 
@@ -170,12 +175,50 @@ class LawAnswer(Record):
     not_read: Json
     leverage: Json | None
     dense: DenseAnswer | None
-    findings: list[Finding]
     speed: Speed | None = optional()
     clock: ClockComparison | None = optional()
     serving: Serving | None = optional()
     like: ReferenceAnswer | None = optional()
     votes: VotesOfLaw | None = optional()
+
+    @functools.cached_property
+    def findings(self) -> list[Finding]:
+        """What to know before trusting it."""
+        return [*_findings(self)]
+
+    def names(self) -> list[str]:
+        """The fields that to_dict has."""
+        names = super().names()
+        names.insert(names.index("dense") + 1, "findings")
+        return names
+
+
+def _findings(answer: LawAnswer) -> Iterator[Finding]:
+    """The findings on a law's answer."""
+    if answer.extrapolation:
+        factor = max(outside["factor"] for outside in answer.extrapolation)
+        yield finding("law_outside", outside=in_words(answer.extrapolation), factor=factor)
+    if answer.embedding_share > plan_findings.MOSTLY:
+        yield finding("law_mostly_embedding", share=answer.embedding_share)
+    if answer.at_edge:
+        which = "more" if answer.n_experts > 1 else "fewer"
+        yield finding("law_at_edge", n_experts=answer.n_experts, which=which)
+    if answer.not_bounded:
+        yield finding("not_bounded")
+    if answer.active_width != 1 and answer.n_experts > 1:
+        yield finding("law_width", active_width=answer.active_width, n_experts=answer.n_experts)
+    if answer.not_read:
+        flags = ", ".join(f"--shape={name}:{value}" for name, value in answer.not_read.items())
+        subject = "it is"
+        if "used" in answer.not_read:
+            subject = f"asked of {answer.active_width:g} experts' width a token, and"
+        yield finding("law_not_read", flags=flags, form=answer.form, subject=subject)
+    if answer.finest:
+        yield finding("law_finest", granularity=answer.granularity)
+    if answer.note:
+        yield finding("law_note", sentence=answer.note)
+    if answer.dense and answer.dense.law != answer.law:
+        yield finding("law_dense", law=answer.dense.law)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -8,39 +8,184 @@ import numpy as np
 
 from fit.aliases import Json
 from fit.model import step_counts
-from fit.model.architecture import Architecture
 from fit.model.chips import CHIPS
 from fit.model.layout import Layout
 from fit.model.shape import ModelShape
 from fit.planning.constraints import Constraints
 from fit.planning.mesh import GROUP_TOKENS, PlannedLayout
-from fit.planning.results import (
-    Buildable,
-    BuildableCost,
-    Cost,
-    Decoding,
-    Energy,
-    MeshCost,
-    Optimum,
-    Plan,
-    Serving,
-)
+from fit.planning.modelled_speed import Speed
+from fit.planning.recipe import Recipe
 from fit.planning.serving import BATCHES, LABEL, Served, ServingChips, experts_touched
-from fit.planning.training_chips import Chips, fewest_devices
+from fit.planning.training_chips import Chips, TrainingChips, fewest_devices
+from fit.results import Record, optional
 
 
-def cost_of(model: Optimum | Buildable, architecture: Architecture, constraints: Constraints, chips: Chips) -> Cost:
-    """The cost of a model on the chips.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MeshCost(Record):
+    """How the chips share a step of the training.
 
-    Args:
-      model: An optimum, or the model to build.
-      architecture: That of the plan.
-      constraints: Bytes of weights and cache.
-      chips: The chips to train on.
+    Attributes:
+      data: Size of the data axis.
+      expert: Size of the expert axis.
+      model: Size of the model axis.
+      remat: What the backward pass computes again, as config.remat.
+      group_tokens: Tokens that share the experts' capacity.
+      sent_bytes: What a device sends in a step of the largest batch.
+      sending_share: How long that takes at the peak of the chips' links, over how long the step computes.
+      least_bytes: Memory of a device in the smallest step.
+      step_bytes: Memory of a device in a step of the largest batch; None where the batch is not known.
+      chips: The chips used or, with --shape=paper, the fewest that hold the smallest step; None where no number does.
+      tokens_at_once: Tokens of a step that the chips hold at once.
+      device_memory: Memory of a device.
     """
-    shape = shape_of(model, architecture)
-    n_parameters = model.exact_parameters if isinstance(model, Buildable) else model.n_total
-    cache_bytes = max(0.0, model.memory_bytes - constraints.bytes_per_parameter * n_parameters)
+
+    data: int
+    expert: int
+    model: int
+    remat: str
+    group_tokens: int | None = optional()
+    sent_bytes: float | None = optional()
+    sending_share: float | None = optional()
+    least_bytes: float | None
+    step_bytes: float | None
+    chips: int | None
+    tokens_at_once: int | None = optional()
+    device_memory: float | None = optional()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Decoding(Record):
+    """How fast chips decode with a model (fit/planning/serving.py).
+
+    Attributes:
+      batch: Sequences decoded at once, which share the cache.
+      experts_touched: Routed experts of a mixture that a token of the batch chooses, on average; 1 for a dense model.
+      read_bytes: Bytes of weights and cache that a step reads.
+      decode_tokens_per_second: Of all sequences together.
+      limited_by: "bandwidth" of memory, or "flops".
+    """
+
+    batch: int
+    experts_touched: float
+    read_bytes: float
+    decode_tokens_per_second: float
+    limited_by: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Serving(Record):
+    """How fast chips serve a model.
+
+    Attributes:
+      label: How the figures are known: "modelled".
+      chips: Chips that serve: the fewest, and at least --devices, that hold weights and cache.
+      routed_experts: Experts of a mixture that tokens choose from; 1 for a dense model.
+      decoding: A row for each batch.
+      prefill_tokens_per_second: Tokens of prompts that the chips read.
+    """
+
+    label: str
+    chips: int
+    routed_experts: float
+    decoding: list[Decoding]
+    prefill_tokens_per_second: float
+
+    def at(self, batch: int) -> Decoding:
+        """The row of a batch.
+
+        Raises:
+          KeyError: There is no such row.
+        """
+        for row in self.decoding:
+            if row.batch == batch:
+                return row
+        raise KeyError(batch)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Cost(Record):
+    """The cost of training and of serving a model.
+
+    Attributes:
+      training_hours: On all chips.
+      training_dollars: None where no price is given.
+      training_bytes: Over the fewest chips that hold the smallest step.
+      training_chips: These fewest chips; None where no number holds it.
+      serving_chips: The fewest chips, and at least --devices, that hold weights and cache.
+      serving: How fast these chips decode and read prompts.
+    """
+
+    training_hours: float
+    training_dollars: float | None
+    training_bytes: float | None
+    training_chips: int | None
+    serving_chips: int
+    serving: Serving
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BuildableCost(Cost):
+    """As Cost, for a model that can be built.
+
+    Attributes:
+      step_tokens: Tokens of the largest batch; None where it is not known.
+      step_bytes: What a compiled step of that batch takes.
+      microbatch_tokens: Tokens that the chips hold at once; None where they hold the whole batch.
+      mesh: How the chips share the step; None where no mesh is chosen.
+    """
+
+    step_tokens: int | None
+    step_bytes: float | None
+    microbatch_tokens: int | None
+    mesh: MeshCost | None = optional()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Energy(Record):
+    """The energy that training takes from the grid, at the full power of the chips, without hosts, network and cooling.
+
+    Attributes:
+      kwh: Kilowatt-hours.
+      watts: Power of one chip.
+    """
+
+    kwh: float
+    watts: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Trained:
+    """What the cost of a model depends on.
+
+    Attributes:
+      shape: Its shape.
+      n_experts: Experts as the law counts them.
+      n_active, n_total: Parameters.
+      n_parameters: Those that are stored.
+      memory_bytes: Of weights and cache when it is served.
+      training_flops: 6 n_active n_tokens.
+      speed: Its modelled speed; None where it trains at the chips' MFU.
+    """
+
+    shape: ModelShape
+    n_experts: Any
+    n_active: float
+    n_total: float
+    n_parameters: float
+    memory_bytes: float
+    training_flops: float
+    speed: Speed | None
+
+
+def cost_of(model: Trained, constraints: Constraints, chips: Chips) -> Cost:
+    """The cost of a model on the chips to train on. constraints: bytes of weights and cache."""
+    return Cost(**_fields_of_cost(model, constraints, chips))
+
+
+def _fields_of_cost(model: Trained, constraints: Constraints, chips: Chips) -> Json:
+    """The fields of Cost."""
+    shape = model.shape
+    cache_bytes = max(0.0, model.memory_bytes - constraints.bytes_per_parameter * model.n_parameters)
     served = dataclasses.replace(
         Served.of(shape, constraints.bytes_per_parameter, cache_bytes),
         n_active=model.n_active - float(shape.looked_up),
@@ -53,23 +198,13 @@ def cost_of(model: Optimum | Buildable, architecture: Architecture, constraints:
     if smallest is not None:
         training_chips = math.ceil(smallest.n_devices / chips.chip.devices)
         training_bytes = float(smallest.n_devices * step_counts.memory_of(shape, smallest))
-    return Cost(
+    return dict(
         **_price(model, chips),
         training_bytes=training_bytes,
         training_chips=training_chips,
         serving_chips=serving.chips,
         serving=serving,
     )
-
-
-def shape_of(model: Optimum | Buildable, architecture: Architecture) -> ModelShape:
-    """The shape of a model of a plan. That of an optimum has the architecture's own depth at its size."""
-    if isinstance(model, Optimum):
-        width = float(architecture.d_model(model.n_active, model.n_experts))
-        return architecture.shape(width, model.n_experts)
-    fields = {name: value for name, value in vars(model).items() if value is not None}
-    tied = architecture.tied if model.tied_embeddings is None else model.tied_embeddings
-    return ModelShape.of_config(fields | dict(n_experts=model.experts_of_trainer, tied_embeddings=tied))
 
 
 def serving_of(served: Served, memory_bytes: float, routed_experts: float, chips: Chips) -> Serving:
@@ -105,38 +240,40 @@ def serving_of(served: Served, memory_bytes: float, routed_experts: float, chips
     )
 
 
-def energy_of(plan: Plan) -> Energy | None:
-    """The energy of the plan's training; None without chips, or where their power is not published."""
-    model = plan.buildable or plan.best
-    if plan.chips is None or model.cost is None:
-        return None
-    watts = CHIPS[plan.chips.kind].watts
+def energy_of(chips: TrainingChips, hours: float) -> Energy | None:
+    """The energy of so many hours of training; None where the chips' power is not published."""
+    watts = CHIPS[chips.kind].watts
     if not watts:
         return None
-    kwh = model.cost.training_hours * plan.chips.in_use * watts / 1000
-    return Energy(kwh=kwh, watts=watts)
+    return Energy(kwh=hours * chips.in_use * watts / 1000, watts=watts)
 
 
-def _price(model: Optimum | Buildable, chips: Chips) -> Json:
+def _price(model: Trained, chips: Chips) -> Json:
     """{training_hours, training_dollars}: at the model's own modelled speed, else at the chips' MFU."""
     if model.speed is None:
-        return chips.price(model.training_flops, model.experts_of_law, "training_")
+        return chips.price(model.training_flops, model.n_experts, "training_")
     return chips.price_of_hours(model.speed.hours[1], "training_")
 
 
 def cost_of_buildable(
-    built: Buildable, architecture: Architecture, constraints: Constraints, chips: Chips
+    model: Trained, constraints: Constraints, chips: Chips, layout: PlannedLayout | None, run_recipe: Recipe
 ) -> BuildableCost:
-    """The cost of the model to build on the chips, with the memory of a step and the mesh."""
-    cost = cost_of(built, architecture, constraints, chips)
-    values = {name: cost[name] for name in cost}
-    if built.layout is not None:
-        return BuildableCost(**values, **_step_in_layout(built.layout, chips))
-    shape = shape_of(built, architecture)
-    step_tokens, step_bytes, microbatch_tokens = _step(built, shape, chips)
+    """The cost of the model to build, with the memory of a step and the mesh.
+
+    Args:
+      model: The model.
+      constraints: Bytes of weights and cache.
+      chips: Those that train it.
+      layout: How they train it, where the plan has chosen that.
+      run_recipe: Its batches and rows.
+    """
+    values = _fields_of_cost(model, constraints, chips)
+    if layout is not None:
+        return BuildableCost(**values, **_step_in_layout(layout, chips))
+    step_tokens, step_bytes, microbatch_tokens = _step(run_recipe, model.shape, chips)
     mesh = None
     if chips.mesh:
-        mesh = _on_mesh(built, shape, chips, chips.mesh, step_tokens)
+        mesh = _on_mesh(run_recipe, model.shape, chips, chips.mesh, step_tokens)
     return BuildableCost(
         **values,
         step_tokens=step_tokens,
@@ -146,7 +283,9 @@ def cost_of_buildable(
     )
 
 
-def _on_mesh(built: Buildable, shape: ModelShape, chips: Chips, smallest: Layout, step_tokens: int | None) -> MeshCost:
+def _on_mesh(
+    run_recipe: Recipe, shape: ModelShape, chips: Chips, smallest: Layout, step_tokens: int | None
+) -> MeshCost:
     """The memory of a device of the given mesh, of which `smallest` is the smallest step.
 
     The memory of a step is known where its tokens are.
@@ -156,7 +295,7 @@ def _on_mesh(built: Buildable, shape: ModelShape, chips: Chips, smallest: Layout
     fewest = fewest_devices(shape, *axes, remat, chips.chip.memory)
     step_bytes = None
     if step_tokens:
-        step = dataclasses.replace(smallest, **_rows_of(built), batch_tokens=step_tokens)
+        step = dataclasses.replace(smallest, **_rows_of(run_recipe), batch_tokens=step_tokens)
         step_bytes = float(step_counts.memory_of(shape, step))
     return MeshCost(
         data=int(smallest.data),
@@ -169,9 +308,9 @@ def _on_mesh(built: Buildable, shape: ModelShape, chips: Chips, smallest: Layout
     )
 
 
-def _rows_of(built: Buildable) -> dict[str, Any]:
-    """The fields of Layout on the rows of a model's recipe."""
-    return dict(sequence=built.sequence, flash=bool(built.recipe_laws))
+def _rows_of(run_recipe: Recipe) -> dict[str, Any]:
+    """The fields of Layout on the rows of a recipe."""
+    return dict(sequence=run_recipe.sequence, flash=bool(run_recipe.laws))
 
 
 def _step_in_layout(layout: PlannedLayout, chips: Chips) -> dict[str, Any]:
@@ -200,19 +339,19 @@ def _step_in_layout(layout: PlannedLayout, chips: Chips) -> dict[str, Any]:
     )
 
 
-def _step(built: Buildable, shape: ModelShape, chips: Chips) -> tuple[int | None, float | None, int | None]:
+def _step(run_recipe: Recipe, shape: ModelShape, chips: Chips) -> tuple[int | None, float | None, int | None]:
     """(tokens of the largest batch, bytes of its step, tokens at once where the chips do not hold the whole batch).
 
     The chips are a mesh of data alone. All are None where the batch is not known.
     """
-    batches = [tokens for _, tokens in built.batch_tokens or []]
+    batches = [tokens for _, tokens in run_recipe.batch_tokens or []]
     if not batches:
         return None, None, None
     largest = max(batches)
 
     def step_bytes(n_tokens: int) -> float:
         """Memory of all chips in a step of the largest batch with so many tokens at once."""
-        layout = Layout(largest, data=chips.n_devices, microbatch_tokens=n_tokens, **_rows_of(built))
+        layout = Layout(largest, data=chips.n_devices, microbatch_tokens=n_tokens, **_rows_of(run_recipe))
         return chips.n_devices * float(step_counts.memory_of(shape, layout))
 
     of_whole_batch = step_bytes(largest)

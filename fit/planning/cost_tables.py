@@ -7,7 +7,10 @@ from fit.messages.lines import Line
 from fit.messages.units import memory, say, table
 from fit.model.chips import CHIPS
 from fit.planning import serving
-from fit.planning.results import Buildable, Decoding, Plan, Serving, TrainingChips
+from fit.planning.buildable import Buildable
+from fit.planning.cost import Decoding, Serving
+from fit.planning.plan import Plan
+from fit.planning.training_chips import TrainingChips
 
 COSTS = (
     "{n_experts:>9} {training_hours:duration:>10} {training_dollars:dollars:>10} {training_bytes:memory:>15} "

@@ -1,18 +1,17 @@
 """The accuracies that the model of a plan is expected to reach, by maps of `fit tasks`."""
 
-import dataclasses
-
+from fit.aliases import Json
 from fit.errors import UserError
 from fit.fitted_law.law import Law
 from fit.messages.lines import Line
-from fit.planning.results import Plan
+from fit.planning.plan import Plan
 from fit.task_maps.maps import SIGNIFICANCE_LEVEL, Expected, TaskMaps
 
 SHOWN = 3  # tasks of the answer; --verbose shows all
 
 
-def with_tasks(plan: Plan, law: Law, maps: TaskMaps) -> Plan:
-    """A plan with the accuracies that its model is expected to reach.
+def of_plan(plan: Plan, law: Law, maps: TaskMaps) -> Json:
+    """{tasks: the accuracies that the model of a plan is expected to reach, tasks_note}: fields of Plan.
 
     Raises:
       UserError: The losses of the maps are of another text than those of the law.
@@ -30,7 +29,7 @@ def with_tasks(plan: Plan, law: Law, maps: TaskMaps) -> Plan:
     expected = maps.expect(loss, n_experts, interval, law.percentiles or maps.percentiles)
     flat = [task.task for task in maps.tasks if task.p_flat >= SIGNIFICANCE_LEVEL]
     expected.sort(key=lambda row: row.task in flat)
-    return dataclasses.replace(plan, tasks=expected, tasks_note=_note(maps, loss, n_experts, interval is None))
+    return dict(tasks=expected, tasks_note=_note(maps, loss, n_experts, interval is None))
 
 
 def _note(maps: TaskMaps, loss: float, n_experts: int, loss_is_exact: bool) -> str:

@@ -15,12 +15,9 @@ import statistics
 import numpy as np
 
 from fit.aliases import Array, ByName, Floats
-from fit.fitted_law.law import Law
-from fit.model.architecture import Architecture
 from fit.model.efficiencies import Calibration
 from fit.planning import by_hours, optimum
-from fit.planning.constraints import Constraints
-from fit.planning.problem import problem_on_chips
+from fit.planning.problem import Problem
 
 DRAWS = 200  # with speeds; without them as many as the law has
 # Share of the variance of a run's speed that models of one kind have in common. In measured.csv, ln ratios of mixtures
@@ -92,14 +89,13 @@ def log_speeds(calibration: Calibration, experts: Floats, n: int) -> Array:
     return np.array(rows)
 
 
-def of_plan(law: Law, experts: Floats, calibration: Calibration | None) -> Draws:
-    """The draws of a plan; a single one, of the medians, where neither law nor speeds are drawn.
+def of_problem(problem: Problem, experts: Floats) -> Draws:
+    """The draws of a problem: of its law and, by hours, of the speeds of its chips.
 
-    Args:
-      law: The law, perhaps with draws.
-      experts: Numbers of experts.
-      calibration: The spreads of speeds, where the budget is hours; else None.
+    It is a single one, of the medians, where neither law nor speeds are drawn.
     """
+    law = problem.law
+    calibration = problem.calibration if problem.is_by_hours else None
     rows = None
     coefficients: ByName = {}
     n = 1 if calibration is None else DRAWS
@@ -114,27 +110,26 @@ def of_plan(law: Law, experts: Floats, calibration: Calibration | None) -> Draws
     return Draws(n, rows, coefficients, speeds)
 
 
-def solve_draws(
-    law: Law, architecture: Architecture, constraints: Constraints, experts: Floats, draws: Draws
-) -> Solved:
+def solve_draws(problem: Problem, experts: Floats, draws: Draws) -> Solved:
     """The best model with each number of experts in each draw."""
     columns = []
     for e, speeds in zip(experts, draws.log_speeds, strict=True):
-        if constraints.time_budget is not None:
-            problem = problem_on_chips(law, architecture, constraints)
+        if problem.is_by_hours:
             best = by_hours.in_draws(problem, float(e), np.exp(speeds), draws.coefficients)
         else:
-            best = _by_flops(law, architecture, constraints.at(e), float(e), draws)
+            best = _by_flops(problem.at(e), float(e), draws)
         columns.append(best)
     names = [field.name for field in dataclasses.fields(Solved)]
     return Solved(**{name: np.array([best[name] for best in columns]) for name in names})
 
 
-def _by_flops(law: Law, architecture: Architecture, constraints: Constraints, e: float, draws: Draws) -> ByName:
+def _by_flops(problem: Problem, e: float, draws: Draws) -> ByName:
     """The best model with e experts in each draw, within FLOPs: fields of Solved, [n_draws]."""
+    law = problem.law
     coefficients = draws.coefficients or law.coefficients
-    solved = optimum.solve(law, np.full(draws.n, e), architecture, constraints, coefficients)
+    solved = optimum.solve(problem, np.full(draws.n, e), coefficients)
     n_tokens = solved.n_tokens
-    more = optimum.loss_of(law, architecture, e, solved.n_active, n_tokens * (1 + by_hours.GAIN), coefficients)
+    more_tokens = n_tokens * (1 + by_hours.GAIN)
+    more = optimum.loss_of(law, problem.architecture, e, solved.n_active, more_tokens, coefficients)
     gain = np.log(solved.loss / more) / math.log1p(by_hours.GAIN)
     return dict(loss=solved.loss, gain=gain, n_active=solved.n_active, n_tokens=n_tokens, d_model=solved.d_model)

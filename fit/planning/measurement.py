@@ -5,66 +5,94 @@ import math
 
 import numpy as np
 
-from fit.aliases import Array
+from fit.aliases import Array, Floats
 from fit.fitted_law.law import Law
 from fit.model import efficiencies
-from fit.model.architecture import Architecture
 from fit.planning import joint_draws
-from fit.planning.constraints import Constraints
 from fit.planning.joint_draws import Draws
-from fit.planning.results import Measurement, Odds
+from fit.planning.problem import Problem
+from fit.results import Record, optional
 
 SURE = 0.9  # share of the draws in which the better of two is chosen, once they are settled
 NEGLIGIBLE = 1e-20  # variance of the difference, in nats squared, that is rounding
 FACTORS_OF_RUNS = (0.125, 0.25, 0.5, 1, 2, 4, 8)  # times the law's runs: how many more are thought of
 
 
-def with_causes(
-    odds: Odds, law: Law, architecture: Architecture, constraints: Constraints, draws: Draws, behind: Array
-) -> Odds:
-    """The odds with what decides between the first two numbers of experts, and with what to measure.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Measurement(Record):
+    """The measurement that would tell the best number of experts better.
 
-    behind: of the second, above the first, in each draw.
+    Attributes:
+      of: "speeds", of the first two numbers of experts on these chips, or "runs", more of them for the law.
+      sure: Share of the draws in which the better of the two would then be chosen.
+      settles: Whether that is at least measurement.SURE.
+      hours, dollars: What the speeds cost; dollars are None where no price is given.
+      runs: How many runs, of the sizes that the law was fitted to.
     """
-    experts = np.array([odds.recommended, odds.second], float)
-    both = [[row.n_experts for row in odds.experts].index(e) for e in experts]
-    draws = dataclasses.replace(draws, log_speeds=draws.log_speeds[both])
+
+    of: str
+    sure: float
+    settles: bool
+    hours: float | None = optional()
+    dollars: float | None = optional()
+    runs: int | None = optional()
+
+
+@dataclasses.dataclass(frozen=True)
+class Causes:
+    """Why the first two numbers of experts differ: arrays [n_draws], in nats per token.
+
+    Attributes:
+      mean: How far the second lies above the first, in the mean.
+      by_law, by_speed: Deviations from the mean in draws of the law alone, and of speeds alone.
+    """
+
+    mean: float
+    by_law: Array
+    by_speed: Array
+
+    @property
+    def speed_share(self) -> float | None:
+        """Share of the variance that is due to speeds; None where there is hardly any variance."""
+        variance = self.by_law.var() + self.by_speed.var()
+        return None if variance < NEGLIGIBLE else float(self.by_speed.var() / variance)
+
+
+def causes(problem: Problem, experts: Floats, draws: Draws, behind: Array) -> Causes:
+    """Why the first two numbers of experts differ.
+
+    Args:
+      problem: The problem.
+      experts: The two, the first one first.
+      draws: Their joint draws.
+      behind: How far the second lies above the first in each draw.
+    """
 
     def behind_by(part: Draws) -> Array:
         """The same in other draws."""
-        loss = joint_draws.solve_draws(law, architecture, constraints, experts, part).loss
+        loss = joint_draws.solve_draws(problem, experts, part).loss
         return loss[1] - loss[0]
 
-    without_law = behind_by(dataclasses.replace(draws, coefficients={}, rows=None)) if "speed" in odds.drawn else None
+    by_speed = np.zeros(draws.n)
+    if problem.is_by_hours:
+        without_law = behind_by(dataclasses.replace(draws, coefficients={}, rows=None))
+        by_speed = without_law - without_law.mean()
     without_speed = behind_by(dataclasses.replace(draws, log_speeds=0 * draws.log_speeds))
-    by_law = without_speed - without_speed.mean()
-    by_speed = np.zeros(draws.n) if without_law is None else without_law - without_law.mean()
-    variance = by_law.var() + by_speed.var()
-    if variance < NEGLIGIBLE:
-        return odds
-    odds = dataclasses.replace(odds, speed_share=float(by_speed.var() / variance))
-    if odds.settled or odds.close_call:
-        return odds
-    return dataclasses.replace(odds, measurement=_measurement(law, constraints, by_law, by_speed, float(behind.mean())))
+    return Causes(float(behind.mean()), without_speed - without_speed.mean(), by_speed)
 
 
-def _measurement(law: Law, constraints: Constraints, by_law: Array, by_speed: Array, mean: float) -> Measurement | None:
-    """The measurement that tells two numbers of experts apart: an hour of both, else runs; the better of the two.
-
-    Args:
-      law: The law, with the number of its runs.
-      constraints: The chips and their price.
-      by_law, by_speed: Deviations of the difference between the two in draws of law alone, and of speeds alone.
-      mean: The difference, in the mean.
-    """
+def measurement_of(problem: Problem, causes: Causes) -> Measurement | None:
+    """The measurement that tells two numbers of experts apart: an hour of both, else runs; the better of the two."""
+    law = problem.law
+    mean = causes.mean
+    by_law = causes.by_law
+    by_speed = causes.by_speed
     measurements = []
-    time_budget = constraints.time_budget
-    if time_budget is not None and by_speed.any():
-        chips = constraints.chips
-        assert chips is not None
-        left = efficiencies.OWN_SPREAD / max(time_budget.calibration.within_source, efficiencies.OWN_SPREAD)
+    calibration = problem.calibration
+    if calibration is not None and by_speed.any():
+        left = efficiencies.OWN_SPREAD / max(calibration.within_source, efficiencies.OWN_SPREAD)
         sure = sure_after(mean, by_speed, by_law + left * by_speed[::-1])
-        dollars = chips.price_of_hours(2.0)["dollars"]
+        dollars = problem.chips.price_of_hours(2.0)["dollars"]
         measurements.append(Measurement(of="speeds", sure=sure, settles=sure >= SURE, hours=2.0, dollars=dollars))
     n_runs = number_of_runs(law)
     if n_runs and by_law.any():

@@ -104,28 +104,18 @@ def loss_of(
 
 
 def models_of(problem: Problem, n_experts: float) -> list[ModelGrid]:
-    """The models with one number of experts as the law counts them, by recipe: that of the runs, then the published.
+    """The models with one number of experts as the law counts them, by recipe: that of the runs, then the published."""
+    return _by_recipe(problem.of_any_speed, float(n_experts))
 
-    The constraints keep them in their cache.
-    """
-    architecture = problem.architecture
-    if not architecture.has_enough_experts(n_experts):
+
+@functools.lru_cache(maxsize=128)
+def _by_recipe(problem: Problem, n_experts: float) -> list[ModelGrid]:
+    """As models_of."""
+    if not problem.architecture.has_enough_experts(n_experts):
         return []
-    constraints = problem.constraints
-    key = (
-        id(problem.law),
-        problem.architecture,
-        constraints.memory_bytes,
-        constraints.serving,
-        constraints.request,
-        problem.grid,
-        n_experts,
-    )
-    if key not in constraints.cache:
-        routed = nearest_experts(architecture, n_experts)
-        by_recipe = [_models(problem, routed, as_published) for as_published in (False, True)]
-        constraints.cache[key] = [models for models in by_recipe if len(models.exact_parameters)]
-    return constraints.cache[key]
+    routed = nearest_experts(problem.architecture, n_experts)
+    by_recipe = [_models(problem, routed, as_published) for as_published in (False, True)]
+    return [models for models in by_recipe if len(models.exact_parameters)]
 
 
 def nearest_experts(architecture: Architecture, n_experts: float) -> int:

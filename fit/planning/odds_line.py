@@ -5,8 +5,7 @@ from collections.abc import Iterable, Iterator
 from fit.messages import sentences
 from fit.messages.lines import Line
 from fit.messages.units import dollars, duration, say
-from fit.planning.odds import COLUMNS, share_beyond
-from fit.planning.results import Odds
+from fit.planning.odds import COLUMNS, Odds, share_beyond
 
 
 def line(odds: Odds, more: Iterable[str] = ()) -> Line:

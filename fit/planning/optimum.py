@@ -19,20 +19,18 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from fit.aliases import Array, ByName, Floats, Json, Numbers
+from fit.aliases import Array, ByName, Floats, Numbers
 from fit.errors import UserError
 from fit.fitted_law import law_counts
 from fit.fitted_law.law import Law
 from fit.messages import sentences
-from fit.messages.units import say
-from fit.model.architecture import INFERENCE, TRAINING, Architecture, root, training_flops
-from fit.planning import by_hours
+from fit.model.architecture import INFERENCE, TRAINING, Architecture, root
+from fit.planning import by_hours, infeasible
 from fit.planning.by_hours import Optima
-from fit.planning.constraints import Constraints, SizeLimit
-from fit.planning.grid import ShapeRequest
-from fit.planning.problem import ProblemOnChips, problem_on_chips
+from fit.planning.constraints import Constraints
+from fit.planning.problem import Problem
+from fit.planning.size_limits import SizeLimit, size_limits
 
 BAND = 1e-3  # near-optimal: within this share of the best loss
 NEAR = 1e-4  # as good as the best: within this share of its loss
@@ -159,47 +157,13 @@ def _lowest(loss: Callable[[Array], Array], log_sizes: Array) -> Array:
     return np.argmin(losses, axis=0)[None]
 
 
-def size_limits(law: Law, architecture: Architecture, constraints: Constraints) -> list[SizeLimit]:
-    """The bounds on the size of models of an architecture, beside the budget.
-
-    Models that are built on a mesh of chips are at most as large as the largest shape of the grid that the chips train.
-    """
-    limits = constraints.size_limits(architecture)
-    if constraints.chips is None or constraints.request is None or constraints.time_budget is not None:
-        return limits
-    problem = problem_on_chips(law, architecture, constraints)
-
-    def share_of_largest(d_model: Numbers, n_experts: Numbers) -> Numbers:
-        """Active parameters over those of the largest model; infinite where the chips train none."""
-        each, index = np.unique(np.asarray(n_experts, float), return_inverse=True)
-        largest = np.array([_largest_trained(problem, float(e)) for e in each])
-        with np.errstate(divide="ignore"):
-            return architecture.n_active(d_model, n_experts) / largest[index.reshape(np.shape(n_experts))]
-
-    return [*limits, SizeLimit("chips", share_of_largest, 1.0)]
-
-
-def _largest_trained(problem: ProblemOnChips, n_experts: float) -> float:
-    """n_active of the largest shape of the grid that the chips train; 0 for none. The constraints' cache keeps it."""
-    constraints = problem.constraints
-    budget = None
-    if np.ndim(constraints.at(n_experts).flops) == 0:
-        budget = (constraints.flops, constraints.inference_tokens, constraints.cap)
-    chips = problem.chips
-    key = (id(problem.law), problem.architecture, constraints.request, chips.kind, chips.count, str(budget), n_experts)
-    if key not in constraints.cache:
-        constraints.cache[key] = by_hours.largest(problem, n_experts)
-    return constraints.cache[key]
-
-
-def _largest(
-    law: Law, architecture: Architecture, constraints: Constraints, n_experts: Array
-) -> tuple[Numbers, str | Array]:
+def _largest(problem: Problem, n_experts: Array) -> tuple[Numbers, str | Array]:
     """(n_active of the largest model within memory, chips and speed of serving, infinite without these; which of them
     it is)."""
+    architecture = problem.architecture
     largest: Numbers = np.inf
     bound: str | Array = "memory"
-    for limit in size_limits(law, architecture, constraints):
+    for limit in size_limits(problem):
 
         def excess(log_d: Numbers, limit: SizeLimit = limit) -> Numbers:
             """Logarithm of what is needed over the limit, at this logarithm of the width."""
@@ -243,16 +207,15 @@ class _SizeProblem:
     """The problem of the best size. Arrays have the common shape of the problem, or broadcast with it.
 
     Attributes:
-      law, architecture, constraints, coefficients: of the problem; the constraints are those of n_experts.
+      problem: what is solved, within the constraints of n_experts.
+      coefficients: by name, the law's or a draw's.
       n_experts: as the law counts them.
       smallest: n_active of the smallest model.
       largest, largest_by: n_active of the largest model that memory and chips hold, and which of the two it is.
       feasible: whether the smallest model is within the constraints and has the experts that a token uses.
     """
 
-    law: Law
-    architecture: Architecture
-    constraints: Constraints
+    problem: Problem
     coefficients: ByName
     n_experts: Array
     smallest: Array
@@ -263,26 +226,30 @@ class _SizeProblem:
     @property
     def closed_form(self) -> bool:
         """Whether the best size has a closed form."""
-        return law_counts.has_closed_form(self.law, self.architecture)
+        return law_counts.has_closed_form(self.problem.law, self.problem.architecture)
 
     def loss(self, n_active: Array) -> Array:
         """Loss of these sizes on the tokens that are left to them, at least one."""
-        n_tokens = np.maximum(self.constraints.tokens(n_active), 1)
-        return loss_of(self.law, self.architecture, self.n_experts, n_active, n_tokens, self.coefficients)
+        n_tokens = np.maximum(self.problem.constraints.tokens(n_active), 1)
+        return self._loss_on(n_active, n_tokens)
+
+    def _loss_on(self, n_active: Array, n_tokens: Array) -> Array:
+        """Loss of these sizes on so many tokens."""
+        law = self.problem.law
+        return loss_of(law, self.problem.architecture, self.n_experts, n_active, n_tokens, self.coefficients)
 
     def best_size(self) -> Array:
         """The best n_active under the budget alone: infinite where it is above all that are possible, else 0 where it
         is below them. Raises UserError where the law has no optimum."""
         if not self.closed_form:
             return self._searched_size()
-        entries = np.broadcast_arrays(
-            *self.law.chinchilla_coefficients_at(self.n_experts, self.coefficients), self.n_experts
-        )[:4]
-        return np.broadcast_to(_closed_form(entries, self.n_experts, self.constraints), self.n_experts.shape)
+        reduced = self.problem.law.chinchilla_coefficients_at(self.n_experts, self.coefficients)
+        entries = np.broadcast_arrays(*reduced, self.n_experts)[:4]
+        return np.broadcast_to(_closed_form(entries, self.n_experts, self.problem.constraints), self.n_experts.shape)
 
     def _searched_size(self) -> Array:
         """best_size by a search between the smallest model and the largest one of memory, or of one token left."""
-        of_one_token = self.constraints.size(1)
+        of_one_token = self.problem.constraints.size(1)
         top = np.fmax(np.fmin(self.largest, of_one_token), self.smallest)
         top = np.where(self.feasible, top, self.smallest)
         size = _searched(self.loss, self.smallest, top)
@@ -300,9 +267,10 @@ class _SizeProblem:
         size: the best n_active under the budget alone.
         """
         bound = np.full(self.n_experts.shape, "", dtype=object)
-        cap = self.constraints.cap
-        if cap is not None and self.constraints.has_budget:
-            of_all_tokens = self.constraints.size(cap)
+        constraints = self.problem.constraints
+        cap = constraints.cap
+        if cap is not None and constraints.has_budget:
+            of_all_tokens = constraints.size(cap)
             tolerance = 0 if self.closed_form else SEARCH_ERROR
             bound[of_all_tokens * (1 + tolerance) > size] = "tokens"
             size = np.maximum(size, of_all_tokens)
@@ -310,26 +278,27 @@ class _SizeProblem:
         size = np.minimum(size, self.largest)
         bound[size < self.smallest] = "smallest"
         size = np.where(self.feasible, np.maximum(size, self.smallest), np.nan)
-        slack = getattr(self.law, "slack", 0)  # of a law of repeated text
-        if not slack:
+        if not self.problem.slack:
             return size, bound
-        edge = _on_plateau(slack, self.loss, size, self.smallest)
+        edge = _on_plateau(self.problem.slack, self.loss, size, self.smallest)
         return np.where(edge > 0, edge, size), np.where(edge > 0, "plateau", bound)
 
     def optima(self, size: Array, bound: Array) -> Optima:
         """The Optima of these sizes."""
-        n_tokens = self.constraints.tokens(size)
-        cap = self.constraints.cap
+        architecture = self.problem.architecture
+        constraints = self.problem.constraints
+        n_tokens = constraints.tokens(size)
+        cap = constraints.cap
         if cap is not None:  # exactly, where `tokens` is a difference of large numbers
-            n_tokens = np.where(size == self.constraints.size(cap), cap, n_tokens)
+            n_tokens = np.where(size == constraints.size(cap), cap, n_tokens)
         n_tokens = np.where(self.feasible, n_tokens, np.nan)
-        d_model = self.architecture.d_model(size, self.n_experts)
+        d_model = architecture.d_model(size, self.n_experts)
         with np.errstate(invalid="ignore"):
-            loss = loss_of(self.law, self.architecture, self.n_experts, size, n_tokens, self.coefficients)
+            loss = self._loss_on(size, n_tokens)
         return Optima(
             n_experts=self.n_experts,
             n_active=size,
-            n_total=np.asarray(self.architecture.n_total(d_model, self.n_experts)),
+            n_total=np.asarray(architecture.n_total(d_model, self.n_experts)),
             n_tokens=n_tokens,
             loss=loss,
             d_model=d_model,
@@ -338,32 +307,31 @@ class _SizeProblem:
         )
 
 
-def _check_bounded(law: Law, architecture: Architecture, constraints: Constraints) -> None:
+def _check_bounded(problem: Problem) -> None:
     """Raises UserError where the constraints leave size or tokens without a bound."""
+    constraints = problem.constraints
     if constraints.has_budget:
         return
-    if constraints.cap is None or not size_limits(law, architecture, constraints):
+    if constraints.cap is None or not size_limits(problem):
         raise UserError(sentences.UNBOUNDED)
     if constraints.inference_tokens:
         raise UserError(sentences.NO_BUDGET_TO_SHARE)
 
 
-def _problem(
-    law: Law, n_experts: Numbers, architecture: Architecture, constraints: Constraints, coefficients: ByName
-) -> _SizeProblem:
+def _size_problem(problem: Problem, n_experts: Numbers, coefficients: ByName) -> _SizeProblem:
     """The problem of `solve`, with all numbers broadcast, its bounds, and whether it is feasible."""
+    architecture = problem.architecture
+    constraints = problem.constraints
     limits = [limit for limit in (constraints.amount, constraints.memory_bytes) if limit is not None]
     shape = np.broadcast(*coefficients.values(), n_experts, *limits).shape
     n_experts = np.broadcast_to(np.asarray(n_experts, float), shape)
     smallest = np.broadcast_to(architecture.n_active(architecture.smallest, n_experts), shape)
-    largest, largest_by = _largest(law, architecture, constraints, n_experts)
+    largest, largest_by = _largest(problem, n_experts)
     feasible = (constraints.tokens(smallest) >= 1) & architecture.has_enough_experts(n_experts)
-    for limit in size_limits(law, architecture, constraints):
+    for limit in size_limits(problem):
         feasible = feasible & (limit.needed(architecture.smallest, n_experts) <= limit.limit)
     return _SizeProblem(
-        law=law,
-        architecture=architecture,
-        constraints=constraints,
+        problem=problem,
         coefficients=coefficients,
         n_experts=n_experts,
         smallest=smallest,
@@ -373,20 +341,12 @@ def _problem(
     )
 
 
-def solve(
-    law: Law,
-    n_experts: Numbers,
-    architecture: Architecture,
-    constraints: Constraints,
-    coefficients: ByName | None = None,
-) -> Optima:
+def solve(problem: Problem, n_experts: Numbers, coefficients: ByName | None = None) -> Optima:
     """Finds the best model at each number of experts.
 
     Args:
-      law: what tells losses.
+      problem: what the models must respect, and what tells their losses.
       n_experts: as the law counts them.
-      architecture: how models of all sizes are built.
-      constraints: what the models must respect.
       coefficients: by name, in place of the law's; not under hours.
 
     Returns:
@@ -395,13 +355,13 @@ def solve(
     Raises:
       UserError: where the constraints leave size or tokens without a bound, or the law has no optimum.
     """
-    law.check_plannable()
-    if constraints.time_budget is not None:
-        return by_hours.optima(law, n_experts, architecture, constraints)
-    _check_bounded(law, architecture, constraints)
-    problem = _problem(law, n_experts, architecture, constraints, coefficients or law.coefficients)
-    size, bound = problem.within_bounds(problem.best_size())
-    return problem.optima(size, bound)
+    problem.law.check_plannable()
+    if problem.is_by_hours:
+        return by_hours.optima(problem, n_experts)
+    _check_bounded(problem)
+    of_size = _size_problem(problem, n_experts, coefficients or problem.law.coefficients)
+    size, bound = of_size.within_bounds(of_size.best_size())
+    return of_size.optima(size, bound)
 
 
 def unconstrained(
@@ -421,7 +381,7 @@ def unconstrained(
         reduced = law.chinchilla_coefficients_at(n_experts, coefficients)
         size, tokens = compute_optimal(*reduced[:4], flops)
         return size, tokens, reduced.loss(size, tokens)
-    best = solve(law, n_experts, architecture, Constraints(flops=flops), coefficients)
+    best = solve(Problem(law, architecture, Constraints(flops=flops)), n_experts, coefficients)
     return best.n_active, best.n_tokens, best.loss
 
 
@@ -443,99 +403,24 @@ def allowed_experts(law: Law, experts: Floats) -> Array:
     return np.array(sorted(experts if law.knows_experts else law.experts), float)
 
 
-def why_infeasible(law: Law, architecture: Architecture, constraints: Constraints, n_experts: ArrayLike) -> str:
-    """Says which constraint cannot be met, and by how much, in one sentence.
-
-    Args:
-      law: what plans.
-      architecture: how models are built.
-      constraints: of these models.
-      n_experts: those compared; the sentence is about the fewest that are enough.
-    """
-    n_experts = np.atleast_1d(n_experts)
-    enough = architecture.has_enough_experts(n_experts)
-    if not enough.any():
-        return sentences.TOO_FEW_EXPERTS.format(e=np.max(n_experts), used=architecture.top_k)
-    d_model = architecture.smallest
-    least_experts = float(np.min(n_experts[enough]))
-    n_blocks = round(d_model / architecture.width_per_block)
-    template = sentences.SMALLEST if n_blocks == 1 else sentences.SMALLEST_OF
-    smallest = template.format(d=d_model, e=least_experts, blocks=n_blocks)
-    chips = vars(constraints.chips) if constraints.chips else {}
-    size = float(architecture.n_active(d_model, least_experts))
-    inference = INFERENCE * size * constraints.inference_tokens
-    needed_flops = inference + training_flops(size, 1)
-    lacks_flops = constraints.flops is not None and needed_flops > np.max(constraints.flops)
-    for limit in size_limits(law, architecture, constraints):
-        need = float(limit.needed(d_model, least_experts))
-        if need <= limit.limit:
-            continue
-        if limit.name == "serving":
-            return _served_too_slowly(constraints, smallest, need)
-        if limit.name == "chips" and lacks_flops:  # chips train no model on less than a token
-            continue
-        if limit.name == "chips" and constraints.request is not None:
-            return _not_trained(constraints.request, least_experts, chips)
-        sentence = sentences.MEMORY_TOO_SMALL if limit.name == "memory" else sentences.CHIPS_TOO_FEW
-        gigabytes = dict(need=need / 1e9, limit=limit.limit / 1e9, times=need / limit.limit)
-        return sentence.format(smallest=smallest, flag=limit.flag, **gigabytes, **chips)
-    if constraints.time_budget is not None:
-        if not any(by_hours.trains_any(law, architecture, constraints, e) for e in (1.0, least_experts)):
-            return say(sentences.NOTHING_TIMED, **chips)
-        if not by_hours.trains_any(law, architecture, constraints, least_experts):
-            return sentences.NOTHING_TRAINED.format(e=least_experts, **chips)
-        return say(sentences.HOURS_TOO_FEW, budget=constraints.budget, smallest=smallest)
-    return sentences.FLOPS_TOO_FEW.format(
-        budget=constraints.budget,
-        smallest=smallest,
-        need=needed_flops,
-        limit=constraints.flops,
-        times=needed_flops / constraints.flops,
-        share=sentences.INFERENCE_SHARE.format(inference=inference) if inference else "",
-    )
-
-
-def _not_trained(request: ShapeRequest, n_experts: float, chips: Json) -> str:
-    """The sentence on chips that train no model with so many experts."""
-    fixed = request.fixed_mesh
-    fields = dict(expert=fixed.expert, model=fixed.model, remat=fixed.remat)
-    given = [f"{name}:{value}" for name, value in fields.items() if value is not None]
-    if given:
-        return sentences.NO_SUCH_MESH.format(flags=f"--mesh={','.join(given)}")
-    return sentences.NOTHING_TRAINED.format(e=n_experts, **chips)
-
-
-def _served_too_slowly(constraints: Constraints, smallest: str, step_seconds: float) -> str:
-    """The sentence on a speed of decoding that no model reaches. step_seconds: of the smallest model."""
-    serving = constraints.serving
-    assert serving is not None
-    return sentences.SERVED_TOO_SLOWLY.format(
-        wanted=serving.tokens_per_second,
-        smallest=smallest,
-        nearest=serving.batch / step_seconds,
-        batch=serving.batch,
-        **vars(serving.chips),
-    )
-
-
-def optima(law: Law, architecture: Architecture, constraints: Constraints, experts: Floats) -> Optima:
-    """Optima at each allowed number of experts.
+def optima(problem: Problem) -> Optima:
+    """Optima at each allowed number of the problem's experts.
 
     Raises:
       UserError: where none is feasible; it names the constraint that binds.
     """
-    experts = allowed_experts(law, experts)
-    best = solve(law, experts, architecture, constraints.at(experts))
+    experts = allowed_experts(problem.law, problem.experts)
+    best = solve(problem.at(experts), experts)
     if not best.feasible.any():
-        raise UserError(why_infeasible(law, architecture, constraints.at(np.min(experts)), experts))
+        raise UserError(str(infeasible.reason(problem.at(np.min(experts)), experts)))
     return best
 
 
-def near_optimal(law: Law, architecture: Architecture, constraints: Constraints, solved: Optima) -> tuple[Array, Array]:
+def near_optimal(problem: Problem, solved: Optima) -> tuple[Array, Array]:
     """The sizes whose loss is within BAND of the best.
 
     Args:
-      law, architecture, constraints: as for `solve`.
+      problem: as for `solve`.
       solved: its optima.
 
     Returns:
@@ -543,12 +428,15 @@ def near_optimal(law: Law, architecture: Architecture, constraints: Constraints,
       within the band.
     """
     target = np.nanmin(solved.loss) * (1 + BAND)
-    if constraints.time_budget is not None:
-        return by_hours.near_optimal(law, architecture, constraints, solved.n_experts, target)
-    constraints = constraints.at(solved.n_experts)
+    if problem.is_by_hours:
+        return by_hours.near_optimal(problem, solved.n_experts, target)
+    law = problem.law
+    architecture = problem.architecture
+    problem = problem.at(solved.n_experts)
+    constraints = problem.constraints
     has_band = solved.feasible & (solved.loss <= target)
     smallest = architecture.n_active(architecture.smallest, solved.n_experts)
-    largest = np.minimum(_largest(law, architecture, constraints, solved.n_experts)[0], constraints.size(1))
+    largest = np.minimum(_largest(problem, solved.n_experts)[0], constraints.size(1))
 
     def excess(log_n: Numbers) -> Array:
         """The loss above the target, at this logarithm of the size."""

@@ -22,7 +22,7 @@ from fit.planning.candidates import Candidates
 from fit.planning.constraints import Constraints
 from fit.planning.grid import Grid, ShapeRequest
 from fit.planning.model_grid import ModelGrid, models_of
-from fit.planning.problem import ProblemOnChips
+from fit.planning.problem import Problem
 from fit.planning.training_chips import MEMORY_SHARE, MFU, SECONDS_PER_HOUR, Chips
 
 HOURS = (1.0, 1e4)  # the budgets that the grid is for
@@ -63,14 +63,8 @@ def speeds_of(law: Law, kind: str, count: int) -> Json | None:
     largest = Grid().counts_of(chips.chip, count)[-1]
     trained_on = sorted({*counts, largest})
     calibrations = [efficiencies.of_our_trainer(kind, n) for n in (1, 2)]
-    problem = ProblemOnChips(
-        law=law,
-        architecture=architecture,
-        constraints=Constraints(chips=chips, request=ShapeRequest()),
-        chips=chips,
-        calibration=calibrations[0],
-        grid=COARSE,
-    )
+    constraints = Constraints(chips=chips, request=ShapeRequest())
+    problem = Problem(law, architecture, constraints, calibration=calibrations[0], grid=COARSE)
     rows = []
     for n_experts in law.experts:
         for models in models_of(problem, float(n_experts)):
@@ -92,7 +86,7 @@ def speeds_of(law: Law, kind: str, count: int) -> Json | None:
     )
 
 
-def _rows(problem: ProblemOnChips, models: ModelGrid, n_experts: int, counts: list[int]) -> Json:
+def _rows(problem: Problem, models: ModelGrid, n_experts: int, counts: list[int]) -> Json:
     """The models of one number of experts and one recipe.
 
     Returns:
@@ -126,14 +120,11 @@ def _whole(values: object) -> list[int]:
     return [round(value) for value in np.asarray(values).tolist()]
 
 
-def _steps(
-    problem: ProblemOnChips, models: ModelGrid, least_seconds: Array, count: int
-) -> Iterator[tuple[int, list[int]]]:
+def _steps(problem: Problem, models: ModelGrid, least_seconds: Array, count: int) -> Iterator[tuple[int, list[int]]]:
     """(row of the model, [tokens, MFU, tokens, MFU, ...]) of all models that so many chips train, as `_rows` has it."""
-    chips = dataclasses.replace(problem.chips, count=count)
     model_axes = (1, 2, 4) if count > MANY_CHIPS else COARSE.models
     grid = dataclasses.replace(problem.grid, counts=(count,), models=model_axes)
-    of_count = dataclasses.replace(problem, chips=chips, grid=grid)
+    of_count = dataclasses.replace(problem.on_chips(count), grid=grid)
     # tokens that these hours allow, were there nothing but products and memory; and those that suit the size
     in_hours = np.array(HOURS)[:, None] * SECONDS_PER_HOUR * count / least_seconds
     of_size = np.array(TOKENS_PER_PARAMETER)[:, None] * models.n_active

@@ -13,7 +13,9 @@ from fit.messages.lines import Line
 from fit.messages.units import counted, say
 from fit.model.chips import CHIPS
 from fit.planning import expected_tasks, odds_line, plan_details, price_line, recipe_lines, speed_lines
-from fit.planning.results import Buildable, Optimum, Plan
+from fit.planning.buildable import Buildable
+from fit.planning.plan import Plan
+from fit.planning.solve import Optimum
 
 # codes of the findings that the lines say in their own words
 IN_OTHER_WORDS = ("best_outside", "at_edge", "undecided", "rates_differ", "batches_differ", "no_range")

@@ -19,8 +19,11 @@ from fit.fitted_law.published_draws import fits_in_words
 from fit.messages import sentences
 from fit.messages.units import say
 from fit.planning import emitted, recipe
+from fit.planning.buildable import Buildable
+from fit.planning.cost import BuildableCost
+from fit.planning.plan import Plan
 from fit.planning.recipe import PAPERS_LAW
-from fit.planning.results import Buildable, BuildableCost, Plan, TrainingChips
+from fit.planning.training_chips import TrainingChips
 
 FAR = 100  # times outside the fitted sizes and tokens: there a config tuned within them does not serve
 SHAPE = ("d_model", "n_blocks", "n_heads", "d_ff", "n_experts", "vocab_size")

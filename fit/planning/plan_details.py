@@ -8,14 +8,11 @@ from fit.messages import lines
 from fit.messages.lines import Line
 from fit.messages.units import amount, duration, say, table
 from fit.planning import compare_answer, cost_tables, expected_tasks, speed_lines
-from fit.planning.results import (
-    Buildable,
-    DenseComparison,
-    Odds,
-    Plan,
-    RuleOfThumb,
-    TargetRow,
-)
+from fit.planning.buildable import Buildable
+from fit.planning.dense_models import DenseComparison, RuleOfThumb
+from fit.planning.odds import Odds
+from fit.planning.plan import Plan
+from fit.planning.target import TargetRow
 
 OPTIMA = (
     "{n_experts:>9} {n_active:amount:>8} {n_total:amount:>8} {n_tokens:amount:>8} {loss:.4f:>8} "

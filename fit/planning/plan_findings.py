@@ -1,6 +1,5 @@
 """Findings to know before trusting a plan: on its best model, its draws, its law and its chips."""
 
-import dataclasses
 import math
 from collections.abc import Iterator
 
@@ -14,8 +13,10 @@ from fit.messages.finding import Finding, finding
 from fit.model.architecture import PAPER, WHOLE_EXPERTS, Architecture
 from fit.model.layout import Layout
 from fit.planning import optimum
-from fit.planning.constraints import Constraints
-from fit.planning.results import Buildable, Odds, Optimum
+from fit.planning.buildable import Buildable
+from fit.planning.odds import Odds
+from fit.planning.problem import Problem
+from fit.planning.solve import Optimum
 from fit.table.runs import unlikely
 
 FORMS_APART = 1.25  # factor between both forms' median sizes from which they disagree
@@ -23,11 +24,11 @@ LOSSES_APART = 0.01  # difference of their median ln losses from which they disa
 MOSTLY = 0.5  # share of the active parameters in embedding and head from which a plan says so
 
 
-def of_best(
-    law: Law, architecture: Architecture, constraints: Constraints, experts: Floats, best: Optimum
-) -> Iterator[Finding]:
+def of_best(problem: Problem, best: Optimum) -> Iterator[Finding]:
     """Findings on the best model: whether it is worse than a guess, what it extrapolates, whether it is unlikely or
     mostly embedding, and whether its number of experts is at the edge of those compared."""
+    law = problem.law
+    architecture = problem.architecture
     guess = math.log(architecture.vocab_size)  # loss of a uniform guess
     if best.loss > guess:
         yield finding("worse_than_guess", loss=best.loss, guess=guess, vocab_size=architecture.vocab_size)
@@ -42,10 +43,10 @@ def of_best(
     if share > MOSTLY:
         yield finding("mostly_embedding", share=share, vocab_size=architecture.vocab_size)
     e = best.n_experts
-    if is_best_at_edge(law, experts, e):
-        is_largest = e == max(experts)
+    if is_best_at_edge(law, problem.experts, e):
+        is_largest = e == max(problem.experts)
         yield finding("at_edge", n_experts=e, which="largest" if is_largest else "smallest")
-        if is_largest and not_bounded(law, architecture, constraints.at(e)):
+        if is_largest and not_bounded(problem.at(e)):
             yield finding("not_bounded")
 
 
@@ -75,30 +76,21 @@ def of_law(law: Law, architecture: Architecture) -> Iterator[Finding]:
         yield finding("shape_unknown", names=" and ".join(unknown), values=values)
 
 
-def of_chips(
-    law: Law,
-    architecture: Architecture,
-    constraints: Constraints,
-    experts: Floats,
-    best: Optimum,
-    built: Buildable | None,
-) -> Iterator[Finding]:
+def of_chips(problem: Problem, best: Optimum, built: Buildable | None) -> Iterator[Finding]:
     """Findings on where the chips bound the best, and on what the model to build asks of them. None without chips.
 
     Args:
-      law: The law that plans.
-      architecture: That of the plan.
-      constraints: The budget and the limits.
-      experts: The numbers of experts compared.
+      problem: The problem.
       best: The plan's best.
       built: The model to build, with its cost; None where none can be built.
     """
+    constraints = problem.constraints
     chips = constraints.chips
     if chips is None:
         return
     names = dict(kind=chips.kind, count=chips.count)
     if best.size_bound == "chips" and (constraints.has_budget or constraints.memory_bytes is not None):
-        yield _chips_bind(law, architecture, constraints, experts, best)
+        yield _chips_bind(problem, best)
     if built is None or built.cost is None:
         return
     cost = built.cost
@@ -115,18 +107,15 @@ def of_chips(
         yield finding("step_too_large", **gb, **step, **names)
 
 
-def _chips_bind(
-    law: Law, architecture: Architecture, constraints: Constraints, experts: Floats, best: Optimum
-) -> Finding:
+def _chips_bind(problem: Problem, best: Optimum) -> Finding:
     """The best model if the chips held larger ones."""
-    chips = constraints.chips
-    assert chips is not None
-    if constraints.time_budget is not None:  # nobody knows the speed of a model that the chips cannot train
+    chips = problem.chips
+    if problem.is_by_hours:  # nobody knows the speed of a model that the chips cannot train
         return finding("chips_bind_by_time", n_experts=best.n_experts, kind=chips.kind, count=chips.count)
-    unbound = optimum.optima(law, architecture, dataclasses.replace(constraints, chips=None), experts)
+    unbound = optimum.optima(problem.within(chips=None))
     row = unbound.row(int(np.nanargmin(unbound.loss)), ("n_active", "n_total", "n_tokens", "loss", "d_model"))
-    shape = architecture.shape(row["d_model"], row["n_experts"])
-    smallest = chips.holding(shape, on_any_mesh=constraints.request is not None)
+    shape = problem.architecture.shape(row["d_model"], row["n_experts"])
+    smallest = chips.holding(shape, on_any_mesh=problem.constraints.request is not None)
     needed = ""
     if smallest is not None:
         needed = f" on {math.ceil(smallest.n_devices / chips.chip.devices)} chips"
@@ -208,16 +197,16 @@ def is_at_edge(experts: Floats, n_experts: float) -> bool:
     return bool(len(experts) > 1 and (n_experts == max(experts) or n_experts == min(experts) > 1))
 
 
-def not_bounded(law: Law, architecture: Architecture, constraints: Constraints) -> bool:
+def not_bounded(problem: Problem) -> bool:
     """Whether, without a limit on memory, the loss still falls at numbers of experts far beyond any that can be built.
 
     A requirement of serving is such a limit. False for laws with a closed form, and under a budget of hours: such
     models are not timed.
     """
-    if law.closed_form or law.fixes_experts or constraints.time_budget is not None:
+    constraints = problem.constraints
+    if problem.law.closed_form or problem.law.fixes_experts or problem.is_by_hours:
         return False
     if constraints.memory_bytes is not None or constraints.serving is not None or not constraints.has_budget:
         return False
-    on_any_chips = dataclasses.replace(constraints, chips=None)
-    many, more = optimum.solve(law, np.array([1e6, 1e7]), architecture, on_any_chips).loss
+    many, more = optimum.solve(problem.within(chips=None), np.array([1e6, 1e7])).loss
     return bool(more < many * (1 - optimum.BAND))

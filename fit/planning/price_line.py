@@ -7,7 +7,11 @@ from fit.messages import sentences
 from fit.messages.lines import Line
 from fit.messages.units import say
 from fit.planning import serving
-from fit.planning.results import Buildable, BuildableCost, Cost, Optimum, Plan, TrainingChips
+from fit.planning.buildable import Buildable
+from fit.planning.cost import BuildableCost, Cost
+from fit.planning.plan import Plan
+from fit.planning.solve import Optimum
+from fit.planning.training_chips import TrainingChips
 
 
 def price(plan: Plan) -> Line:

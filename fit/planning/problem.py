@@ -1,7 +1,9 @@
-"""What a plan solves: a law, an architecture, constraints and, on chips, what these reach."""
+"""What a plan solves: a law, an architecture, a budget with limits, numbers of experts, and what the chips reach."""
 
 import dataclasses
+import functools
 import math
+from typing import Any
 
 import numpy as np
 
@@ -9,13 +11,13 @@ from fit.aliases import Array, Floats, Numbers
 from fit.fitted_law.law import Law
 from fit.model import efficiencies, hardware
 from fit.model.architecture import INFERENCE, TRAINING, Architecture
-from fit.model.efficiencies import Calibration
+from fit.model.efficiencies import Calibration, Efficiencies
 from fit.planning.constraints import Constraints
 from fit.planning.grid import Grid, ShapeRequest
-from fit.planning.training_chips import SECONDS_PER_HOUR, Chips
+from fit.planning.training_chips import MFU, SECONDS_PER_HOUR, Chips
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Problem:
     """What a plan solves.
 
@@ -24,14 +26,47 @@ class Problem:
       architecture: How models are built.
       constraints: The budget and the limits on models.
       experts: The numbers of experts to compare, as the law counts them.
+      calibration: What the chips reach, where hours are the budget, or follow from the speed of each model.
       grid: Shapes and layouts to choose from.
+      at_most: A loss that is reached otherwise: the search by hours may skip models that lose more.
+      slack: On a plateau of the loss, the smallest model counts as the best whose loss is within this share of the
+        lowest.
     """
 
     law: Law
     architecture: Architecture
     constraints: Constraints
     experts: Floats = ()
+    calibration: Calibration | None = None
     grid: Grid = Grid()
+    at_most: float = math.inf
+    slack: float = 0.0
+
+    @property
+    def is_by_hours(self) -> bool:
+        """Whether hours on the chips are the budget, at the speed of each model."""
+        return self.constraints.hours is not None
+
+    @property
+    def budget_hours(self) -> float:
+        """The budget of a problem by hours, one number."""
+        assert self.constraints.hours is not None
+        return float(np.asarray(self.constraints.hours))
+
+    @property
+    def chips(self) -> Chips:
+        """The chips to train on, of a problem that has some."""
+        assert self.constraints.chips is not None
+        return self.constraints.chips
+
+    @functools.cached_property
+    def efficiencies(self) -> Efficiencies:
+        """What the chips reach: our trainer's, unless the problem has a calibration."""
+        chips = self.chips
+        calibration = self.calibration
+        if calibration is None:
+            calibration = efficiencies.of_our_trainer(chips.kind, chips.count)
+        return calibration.efficiencies(chips.kind)
 
     @property
     def request(self) -> ShapeRequest:
@@ -49,19 +84,6 @@ class Problem:
         """The most tokens to train on; infinite without a limit."""
         return math.inf if self.constraints.cap is None else float(np.asarray(self.constraints.cap))
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ProblemOnChips(Problem):
-    """What a plan on chips solves.
-
-    Attributes:
-      chips: The chips to train on.
-      calibration: The efficiencies of the chips.
-    """
-
-    chips: Chips
-    calibration: Calibration
-
     def tokens(self, hours: Numbers, seconds_per_token: Numbers) -> Array:
         """Whole training tokens that hours leave beside inference tokens, each a third of one; perhaps negative."""
         return np.floor(np.minimum(SECONDS_PER_HOUR * np.asarray(hours) / seconds_per_token - self._served, self.cap))
@@ -75,21 +97,33 @@ class ProblemOnChips(Problem):
         """Training tokens that take as long as the inference tokens."""
         return INFERENCE / TRAINING * self.constraints.inference_tokens
 
+    def within(self, **changes: Any) -> "Problem":
+        """This problem within constraints of which some fields are others."""
+        return dataclasses.replace(self, constraints=dataclasses.replace(self.constraints, **changes))
 
-def problem_on_chips(law: Law, architecture: Architecture, constraints: Constraints) -> ProblemOnChips:
-    """The problem of a plan on the chips of the constraints.
+    def on_chips(self, count: int) -> "Problem":
+        """This problem on so many of its chips."""
+        return self.within(chips=dataclasses.replace(self.chips, count=count))
 
-    Under a budget of FLOPs its speeds are our trainer's, or those of the constraints' calibration.
-    """
-    chips = constraints.chips
-    assert chips is not None
-    time_budget = constraints.time_budget
-    grid = Grid()
-    if time_budget is not None:
-        calibration = time_budget.calibration
-        grid = time_budget.grid
-    else:
-        calibration = constraints.calibration or efficiencies.of_our_trainer(chips.kind, chips.count)
-    return ProblemOnChips(
-        law=law, architecture=architecture, constraints=constraints, chips=chips, calibration=calibration, grid=grid
-    )
+    def at(self, n_experts: Numbers) -> "Problem":
+        """This problem for models of n_experts, a number or an array: with the FLOPs of these."""
+        return dataclasses.replace(self, constraints=self.constraints.at(n_experts))
+
+    def with_amount(self, amount: Numbers) -> "Problem":
+        """This problem with another budget of the same kind."""
+        return self.within(hours=amount) if self.is_by_hours else self.within(flops=amount)
+
+    @functools.cached_property
+    def of_any_budget(self) -> "Problem":
+        """What candidates depend on: this problem without its budget and numbers of experts. It is hashable."""
+        chips = self.constraints.chips
+        if chips is not None:
+            chips = dataclasses.replace(chips, mfu=MFU)
+        problem = self.within(flops=None, hours=None, chips=chips)
+        return dataclasses.replace(problem, experts=())
+
+    @functools.cached_property
+    def of_any_speed(self) -> "Problem":
+        """What models depend on: this problem without budget, tokens, chips and their speeds. It is hashable."""
+        problem = self.of_any_budget.within(chips=None, max_tokens=None, epochs=None, inference_tokens=0.0)
+        return dataclasses.replace(problem, calibration=None, at_most=math.inf)

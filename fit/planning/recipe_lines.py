@@ -2,7 +2,7 @@
 
 from fit.messages.lines import Line
 from fit.messages.units import say
-from fit.planning.results import Buildable
+from fit.planning.buildable import Buildable
 
 
 def rate(built: Buildable) -> Line:

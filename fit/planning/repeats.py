@@ -14,17 +14,17 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fit.aliases import Array, ByName, Floats, Numbers
+from fit.aliases import Array, ByName, Numbers
 from fit.errors import UserError
 from fit.fitted_law import law_counts
 from fit.fitted_law.law import Law
 from fit.form import Reduced
 from fit.messages import sentences
 from fit.messages.finding import Finding, finding
-from fit.model.architecture import Architecture
 from fit.planning import optimum
-from fit.planning.constraints import Constraints
-from fit.planning.results import Optimum, RepeatedRow, Repeats
+from fit.planning.problem import Problem
+from fit.planning.solve import Optimum
+from fit.results import Record
 
 R_D = 15.387756
 R_N = 5.309743
@@ -38,12 +38,10 @@ class Repeated(Law):
     Attributes:
       fresh: The same law for text that is read once.
       unique_tokens: Tokens of the text.
-      slack: On a plateau a plan takes the smallest model whose loss is within this share of the lowest.
     """
 
     fresh: Law
     unique_tokens: float
-    slack: float
 
     def loss(self, coefficients: ByName, columns: ByName) -> Array:
         """Loss in nats per token; all arguments broadcast together."""
@@ -63,12 +61,44 @@ class Repeated(Law):
         return _worth(n_active, needed, R_N), _worth(n_tokens, unique, R_D)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RepeatedRow(Record):
+    """The worth of repeated text to the best model with one number of experts."""
+
+    n_experts: int
+    epochs: float
+    effective_n_active: float
+    effective_tokens: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Repeats(Record):
+    """The worth of reading the text several times.
+
+    Attributes:
+      source: Where the law of repeated text comes from.
+      r_d, r_n: Its constants.
+      unique_tokens: Tokens of the text.
+      optima: One row for each number of experts.
+      best: The row of the plan's best.
+      loss_saved: Nats per token by which the best is better than the best on a single epoch.
+    """
+
+    source: str
+    r_d: float
+    r_n: float
+    unique_tokens: float
+    optima: list[RepeatedRow]
+    best: RepeatedRow
+    loss_saved: float
+
+
 def _worth(amount: Numbers, unique: Numbers, decay: float) -> Array:
     """The worth of an amount of which `unique` is not repeated: N' or D' of the docstring above."""
     return unique * (1 - decay * np.expm1((1 - amount / unique) / decay))
 
 
-def of_law(law: Law, unique_tokens: float, slack: float = optimum.NEAR) -> Repeated:
+def of_law(law: Law, unique_tokens: float) -> Repeated:
     """The Repeated law; UserError where `law` is no Chinchilla law at each number of experts, or counts otherwise than
     a plan."""
     law.check_plannable()
@@ -78,31 +108,27 @@ def of_law(law: Law, unique_tokens: float, slack: float = optimum.NEAR) -> Repea
         raise UserError(sentences.REPEATS_OWN_COUNTS.format(law=law.name))
     values = {field.name: getattr(law, field.name) for field in dataclasses.fields(law)}
     values["form"] = law.form.of_loss_alone()
-    return Repeated(**values, fresh=law, unique_tokens=unique_tokens, slack=slack)
+    return Repeated(**values, fresh=law, unique_tokens=unique_tokens)
 
 
-def of_fresh_text(law: Law) -> Law:
-    """The law for text that is read once."""
-    return law.fresh if isinstance(law, Repeated) else law
+def of_fresh_text(problem: Problem) -> Problem:
+    """The problem by the law for text that is read once."""
+    if not isinstance(problem.law, Repeated):
+        return problem
+    return dataclasses.replace(problem, law=problem.law.fresh, slack=0.0)
 
 
-def repeats_of(
-    law: Law,
-    architecture: Architecture,
-    constraints: Constraints,
-    experts: Floats,
-    optima: list[Optimum],
-    best: Optimum,
-) -> Repeats | None:
+def repeats_of(problem: Problem, optima: list[Optimum], best: Optimum) -> Repeats | None:
     """The worth of repeated text to the optima of a plan, and how much better its best is than the best on a single
     epoch. None for a law of text that is read once."""
+    law = problem.law
     if not isinstance(law, Repeated):
         return None
-    once = optimum.optima(law, architecture, dataclasses.replace(constraints, epochs=1.0), experts)
+    once = optimum.optima(problem.within(epochs=1.0))
     rows = {}
     for row in optima:
         reduced = law.fresh.chinchilla_coefficients_at(row.n_experts)
-        counted = law_counts.counted_n_active(law, architecture, row.n_active, row.d_model)
+        counted = law_counts.counted_n_active(law, problem.architecture, row.n_active, row.d_model)
         size, tokens = law.effective(reduced, counted, row.n_tokens)
         rows[row.n_experts] = RepeatedRow(
             n_experts=row.n_experts,
@@ -121,10 +147,10 @@ def repeats_of(
     )
 
 
-def findings_of(law: Law, best: Optimum) -> Iterator[Finding]:
+def findings_of(problem: Problem, best: Optimum) -> Iterator[Finding]:
     """The findings on a plan with repeated text."""
-    if not isinstance(law, Repeated):
+    if not isinstance(problem.law, Repeated):
         return
     if best.size_bound == "plateau":
-        yield finding("plateau", near=law.slack)
+        yield finding("plateau", near=problem.slack)
     yield finding("repeats_dense")

@@ -9,9 +9,10 @@ Axes: [n_shapes] models of one number of experts.
 """
 
 import dataclasses
+import functools
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -23,8 +24,8 @@ from fit.planning.candidates import Candidates
 from fit.planning.grid import Grid
 from fit.planning.mesh import PlannedLayout
 from fit.planning.model_grid import ModelGrid, loss_of, models_of, whole_models
-from fit.planning.problem import Problem, ProblemOnChips
-from fit.planning.results import Optimum
+from fit.planning.problem import Problem
+from fit.planning.solve import Optimum
 
 CHUNK = 32  # shapes that are weighed together
 CLOSE = optimum.NEAR  # part of the loss by which a preferred shape may exceed the optimum's
@@ -82,18 +83,14 @@ def on_grid(problem: Problem, optima: list[Optimum], best: Optimum) -> ChosenMod
             return chosen
         request = problem.request
         request = dataclasses.replace(request, fixed=request.fixed | {"kv_share"})
-        constraints = dataclasses.replace(problem.constraints, request=request)
-        with_architecture_heads = _of_style(dataclasses.replace(problem, constraints=constraints), planned)
+        with_architecture_heads = _of_style(problem.within(request=request), planned)
         if chosen is None:
             return with_architecture_heads
         if with_architecture_heads is not None and with_architecture_heads.loss < chosen.loss * (1 - CLOSE):
             return with_architecture_heads
         return chosen
 
-    chosen = closest(best)
-    if chosen is None:
-        chosen = _least([closest(row) for row in optima if row is not best])
-    return chosen
+    return _first_of(closest, optima, best)
 
 
 def _of_style(problem: Problem, planned: Optimum) -> ChosenModel | None:
@@ -101,15 +98,20 @@ def _of_style(problem: Problem, planned: Optimum) -> ChosenModel | None:
 
     None where none fits.
     """
-    if isinstance(problem, ProblemOnChips):
-        return _trained(problem, planned)
-    return _preferred(problem, planned)
+    if problem.constraints.chips is None:
+        return _preferred(problem, planned)
+    return _trained(problem, planned)
 
 
-def _least(choices: list[ChosenModel | None]) -> ChosenModel | None:
-    """The one of least loss; None where there is none."""
-    feasible = [chosen for chosen in choices if chosen is not None]
-    return min(feasible, key=lambda chosen: chosen.loss, default=None)
+def _first_of(
+    choose: Callable[[Optimum], ChosenModel | None], optima: list[Optimum], best: Optimum
+) -> ChosenModel | None:
+    """The model chosen for the best optimum, else the one of least loss of those chosen for the others, if any."""
+    chosen = choose(best)
+    if chosen is not None:
+        return chosen
+    others = [choose(row) for row in optima if row is not best]
+    return min((other for other in others if other is not None), key=lambda other: other.loss, default=None)
 
 
 def _grid_for(d_model: float) -> Grid:
@@ -170,7 +172,7 @@ def _shape_penalty(problem: Problem, models: ModelGrid, planned: Optimum) -> Arr
     return np.sum([np.abs(np.log(factor)) for factor in factors], axis=0)
 
 
-def _trained(problem: ProblemOnChips, planned: Optimum) -> ChosenModel | None:
+def _trained(problem: Problem, planned: Optimum) -> ChosenModel | None:
     """Of the shapes close to the lowest loss that the chips reach, the one of least hours, in its fastest layout."""
     lowest = math.inf
     parts: list[tuple[Candidates, Array, Array]] = []
@@ -207,10 +209,7 @@ def of_whole_blocks(problem: Problem, optima: list[Optimum], best: Optimum) -> C
     CLOSE of the optimum's loss it is the one whose ratios are the architecture's, and then the one nearest in size to
     the optimum. Where none is as good, it is the one of the lowest loss.
     """
-    chosen = _whole(problem, best)
-    if chosen is None:
-        chosen = _least([_whole(problem, row) for row in optima if row is not best])
-    return chosen
+    return _first_of(functools.partial(_whole, problem), optima, best)
 
 
 def _whole(problem: Problem, planned: Optimum) -> ChosenModel | None:
@@ -285,7 +284,7 @@ def _planned_layout(best: by_hours.Best) -> PlannedLayout:
     ramp = recipe.ramp_on_mesh(batch, int(candidate.unit[0]), best.n_tokens, models.as_published)
     device_bytes, sent_bytes = by_hours.bytes_of(best)
     # seconds of sending in a step, at the peak of the chips' links, over seconds of computing it at their MFU
-    chips = dataclasses.replace(problem.chips, count=best.chips)
+    chips = problem.chips.in_use(best.chips)
     n_experts = int(np.asarray(models.shape.n_experts))
     step_flops = training_flops(float(models.n_active[best.row]), ramp[-1][1])
     computing = step_flops / chips.rate(max(n_experts, 1))

@@ -4,7 +4,9 @@ from collections.abc import Iterator
 
 from fit.messages.lines import Line
 from fit.messages.units import amount, say
-from fit.planning.results import ClockComparison, Optimum, Speed
+from fit.planning.modelled_speed import Speed
+from fit.planning.other_budget import ClockComparison
+from fit.planning.solve import Optimum
 from fit.planning.training_chips import MFU
 
 

@@ -10,48 +10,77 @@ from typing import SupportsIndex
 
 import numpy as np
 
-from fit.aliases import Array, Floats, Numbers
+from fit.aliases import Array, Json, Numbers
 from fit.errors import UserError
-from fit.fitted_law.law import Law
 from fit.messages import sentences, units
-from fit.model.architecture import INFERENCE, Architecture, training_flops
+from fit.model.architecture import INFERENCE, training_flops
 from fit.planning import by_hours, optimum
-from fit.planning.constraints import Constraints
-from fit.planning.results import Target, TargetRow
+from fit.planning.problem import Problem
+from fit.planning.training_chips import SECONDS_PER_HOUR
+from fit.results import Record, optional
 
 FRONT = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)  # budgets of the front, as multiples of the least cost
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TargetRow(Record):
+    """The cheapest model with one number of experts that reaches a loss, or the best model under a budget.
+
+    Attributes:
+      flops: Of training and inference together; None where no budget reaches the loss. Other fields are None then.
+      hours, dollars: Only where chips are given.
+    """
+
+    n_experts: int
+    n_active: float | None = optional()
+    n_tokens: float | None = optional()
+    loss: float | None = optional()
+    flops: float | None
+    training_flops: float | None = optional()
+    inference_flops: float | None = optional()
+    hours: float | None = optional()
+    dollars: float | None = optional()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Target(Record):
+    """The least budget that reaches a loss.
+
+    Attributes:
+      loss: The loss to reach.
+      optima: The cheapest model with each number of experts.
+      best: The cheapest of them.
+      front: The best models under budgets from 0.1 to 10 times that of the best.
+    """
+
+    loss: float
+    optima: list[TargetRow]
+    best: TargetRow
+    front: list[TargetRow]
+
+
 def least_flops(
-    law: Law,
-    n_experts: float,
-    architecture: Architecture,
-    constraints: Constraints,
-    loss: float,
-    least: float | None = None,
-    times: float = 1e12,
+    problem: Problem, n_experts: float, loss: float, least: float | None = None, times: float = 1e12
 ) -> float | None:
     """The least budget with which models of one number of experts reach a loss.
 
     Args:
-      law: The law that plans.
+      problem: The problem, whose budget is replaced.
       n_experts: A number.
-      architecture: How models are built.
-      constraints: The other constraints; their budget is replaced.
       loss: The loss to reach, in nats per token.
-      least: The least budget to look at. Default: that of the constraints.
+      least: The least budget to look at. Default: that of the problem.
       times: The largest budget to look at, over the least.
 
     Returns:
       FLOPs, or hours where these are the budget; None where no such budget reaches the loss.
     """
-    if constraints.time_budget is not None:
-        return by_hours.least_hours(law, n_experts, architecture, constraints, loss)
-    least = constraints.amount if least is None else least
+    if problem.is_by_hours:
+        return by_hours.least_hours(problem, n_experts, loss)
+    least = problem.constraints.amount if least is None else least
 
     def excess(log_amount: Numbers) -> Array:
         """By how much the best loss under budgets lies above the loss to reach."""
-        best = optimum.solve(law, n_experts, architecture, constraints.with_amount(np.exp(log_amount)))
+        best = optimum.solve(problem.with_amount(np.exp(log_amount)), n_experts)
         return np.where(best.feasible, best.loss - loss, np.inf)
 
     low = np.log(least)
@@ -68,73 +97,65 @@ def least_flops(
     return float(np.exp(high))
 
 
-def reach(
-    law: Law, architecture: Architecture, constraints: Constraints, experts: Floats, loss: float
-) -> tuple[Constraints, Target]:
-    """The constraints with the least budget that reaches a loss, and what that costs.
+def reach(problem: Problem, loss: float) -> tuple[Problem, Target]:
+    """The problem with the least budget that reaches a loss, and what that costs.
 
     Where the MFU of the chips differs by number of experts, the hours are made least, else the FLOPs.
 
     Args:
-      law: The law that plans.
-      architecture: How models are built.
-      constraints: Without FLOPs.
-      experts: The numbers of experts to compare.
+      problem: The problem, without FLOPs.
       loss: The loss to reach, in nats per token.
 
     Raises:
       UserError: No budget reaches the loss.
     """
-    smallest = float(np.min(architecture.n_active(architecture.smallest, optimum.allowed_experts(law, experts))))
-    least = float(training_flops(smallest, 1) + INFERENCE * smallest * constraints.inference_tokens)
+    architecture = problem.architecture
+    experts = optimum.allowed_experts(problem.law, problem.experts)
+    smallest = float(np.min(architecture.n_active(architecture.smallest, experts)))
+    least = float(training_flops(smallest, 1) + INFERENCE * smallest * problem.constraints.inference_tokens)
     rows: list[TargetRow] = []
-    for e in optimum.allowed_experts(law, experts):
-        flops = least_flops(law, e, architecture, constraints, loss, least, units.LARGEST / least)
+    for e in experts:
+        flops = least_flops(problem, e, loss, least, units.LARGEST / least)
         if flops is None:
             rows.append(TargetRow(n_experts=int(e), flops=None))
             continue
-        solved = optimum.solve(law, e, architecture, dataclasses.replace(constraints, flops=flops))
-        rows.append(_row(solved, (), constraints))
+        solved = optimum.solve(problem.within(flops=flops), e)
+        rows.append(_row(problem, solved, ()))
     reached = [row for row in rows if row.flops is not None]
     if not reached:
-        every = dataclasses.replace(constraints, flops=units.LARGEST)
-        solved = optimum.optima(law, architecture, every, experts)
+        solved = optimum.optima(problem.within(flops=units.LARGEST))
         raise UserError(sentences.OUT_OF_REACH.format(loss=loss, least=np.nanmin(solved.loss)))
-    chips = constraints.chips
+    chips = problem.constraints.chips
     if chips and isinstance(chips.mfu, dict):
         best = min(reached, key=operator.attrgetter("hours"))
         budget = chips.flops(best["hours"])
     else:
         best = min(reached, key=operator.attrgetter("flops"))
         budget = best.flops
-    constraints = dataclasses.replace(constraints, flops=budget)
-    rows_of_front = front(law, architecture, constraints, experts)
-    return constraints, Target(loss=loss, optima=rows, best=best, front=rows_of_front)
+    problem = problem.within(flops=budget)
+    return problem, Target(loss=loss, optima=rows, best=best, front=front(problem))
 
 
-def front(law: Law, architecture: Architecture, constraints: Constraints, experts: Floats) -> list[TargetRow]:
-    """The best models under budgets of FRONT times that of the constraints."""
+def front(problem: Problem) -> list[TargetRow]:
+    """The best models under budgets of FRONT times that of the problem."""
     rows = []
     for share in FRONT:
-        flops = constraints.flops
+        flops = problem.constraints.flops
         flops = {e: share * f for e, f in flops.items()} if isinstance(flops, dict) else share * flops
-        within = dataclasses.replace(constraints, flops=flops)
         try:
-            solved = optimum.optima(law, architecture, within, experts)
+            solved = optimum.optima(problem.within(flops=flops))
         except UserError:  # too small to train and serve any model
             continue
-        rows.append(_row(solved, int(np.nanargmin(solved.loss)), within))
+        rows.append(_row(problem, solved, int(np.nanargmin(solved.loss))))
     return rows
 
 
-def _row(solved: optimum.Optima, i: SupportsIndex | tuple[()], constraints: Constraints) -> TargetRow:
+def _row(problem: Problem, solved: optimum.Optima, i: SupportsIndex | tuple[()]) -> TargetRow:
     """The i-th optimum with its FLOPs and, on chips, its hours and dollars."""
     model = solved.row(i)
     training = float(training_flops(model["n_active"], model["n_tokens"]))
-    inference = float(INFERENCE * model["n_active"] * constraints.inference_tokens)
-    price = {}
-    if constraints.chips:
-        price = constraints.chips.price(training + inference, model["n_experts"])
+    inference = float(INFERENCE * model["n_active"] * problem.constraints.inference_tokens)
+    price = _price(problem, model, training + inference) if problem.constraints.chips else {}
     return TargetRow(
         **model,
         flops=training + inference,
@@ -143,3 +164,13 @@ def _row(solved: optimum.Optima, i: SupportsIndex | tuple[()], constraints: Cons
         **price,
         explicit=tuple(price),
     )
+
+
+def _price(problem: Problem, model: Json, flops: float) -> dict[str, float | None]:
+    """{hours, dollars} of the FLOPs of a model: at its modelled speed, or at the MFU where there is none."""
+    rate = None
+    if problem.calibration is not None:
+        rate = by_hours.tokens_per_second(problem, model["n_experts"], model["n_active"], model["n_tokens"])
+    if rate is None:
+        return problem.chips.price(flops, model["n_experts"])
+    return problem.chips.price_of_hours(flops / training_flops(model["n_active"], rate) / SECONDS_PER_HOUR)

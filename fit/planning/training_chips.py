@@ -17,6 +17,7 @@ from fit.model.shape import ModelShape
 from fit.planning.grid import MODEL_AXES, divisors
 from fit.planning.mesh import GROUP_TOKENS
 from fit.planning.serving import BATCHES
+from fit.results import Record, optional
 
 MFU = 0.4  # share of the chips' peak that training reaches, unless one is given
 SECONDS_PER_HOUR = 3600
@@ -88,6 +89,14 @@ class Chips:
             expert, model = np.array(list(sizes)).T
         return fewest_devices(shape, expert, model, "full", self.memory_share * self.device_memory)
 
+    def in_use(self, count: int | None) -> "Chips":
+        """So many of the chips; None stands for all of them."""
+        return self if count is None else dataclasses.replace(self, count=count)
+
+    def of_layout(self, layout: Layout) -> "Chips":
+        """Those of the chips that a layout uses."""
+        return self.in_use(int(layout.n_devices) // self.chip.devices)
+
     def rate(self, n_experts: int | None) -> float:
         """FLOP/s that training a model of so many experts reaches on all chips.
 
@@ -113,6 +122,33 @@ class Chips:
         """{NAMEhours, NAMEdollars}; dollars are None where no price is given."""
         dollars = None if self.dollars_per_hour is None else hours * self.count * self.dollars_per_hour
         return {f"{name}hours": hours, f"{name}dollars": dollars}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainingChips(Record):
+    """The chips to train on.
+
+    Attributes:
+      count: How many there are.
+      used: How many train the model to build, where the others stand idle.
+      mfu: Model FLOPs utilisation, or {n_experts: utilisation}.
+      mfu_is_assumed: True where a price is by an MFU that nobody gave.
+      dollars_per_hour: Price of one chip.
+      devices: Chips that serve the trained model together.
+    """
+
+    kind: str
+    count: int
+    used: int | None = optional()
+    mfu: float | dict[int, float]
+    mfu_is_assumed: bool | None = optional()
+    dollars_per_hour: float | None
+    devices: int
+
+    @property
+    def in_use(self) -> int:
+        """How many train the model to build."""
+        return self.count if self.used is None else self.used
 
 
 def smallest_step(data: Numbers, expert: Numbers, model: Numbers, remat: str) -> Layout:

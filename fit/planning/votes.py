@@ -9,31 +9,26 @@ import math
 import numpy as np
 
 from fit.aliases import Floats
-from fit.fitted_law.law import Law
 from fit.messages import sentences
 from fit.messages.finding import Finding, finding
 from fit.messages.units import say
-from fit.model.architecture import Architecture
 from fit.planning import joint_draws
 from fit.planning.comparison import LawAnswer, Spread, Vote, Votes, VotesOfLaw
-from fit.planning.constraints import Constraints
+from fit.planning.problem import Problem
 
 SAID = 3  # numbers of experts that the sentence names
 COLUMNS = ("n_experts", "n_active", "n_tokens")
 
 
-def of_law(law: Law, architecture: Architecture, constraints: Constraints, experts: Floats) -> VotesOfLaw:
+def of_law(problem: Problem, experts: Floats) -> VotesOfLaw:
     """The votes of a law.
 
     Args:
-      law: The law.
-      architecture: That of its best model.
-      constraints: The budget and the limits.
+      problem: That of the law's best model.
       experts: The numbers of experts that it chooses from; at least one is feasible.
     """
-    calibration = constraints.time_budget.calibration if constraints.time_budget is not None else None
-    draws = joint_draws.of_plan(law, experts, calibration)
-    solved = joint_draws.solve_draws(law, architecture, constraints, experts, draws)
+    draws = joint_draws.of_problem(problem, experts)
+    solved = joint_draws.solve_draws(problem, experts, draws)
     best = np.argmin(np.nan_to_num(solved.loss, nan=np.inf), axis=0)
     chosen = np.asarray(experts, float)[best]
     columns = dict(n_experts=chosen)

@@ -19,10 +19,10 @@ from fit.model.architecture import TRAINING
 from fit.model.chips import CHIPS
 from fit.planning import compare, plan_answer, planning, speed_lines
 from fit.planning.comparison import Comparison, LawAnswer
-from fit.planning.constraints import Constraints
+from fit.planning.cost import Cost
 from fit.planning.options import PlanOptions
+from fit.planning.plan import Plan
 from fit.planning.problem import Problem
-from fit.planning.results import Cost, Plan
 from fit.planning.training_chips import MFU, SECONDS_PER_HOUR
 from fit.render import elements, figures
 from fit.render.report_options import ReportOptions, budget_options, shape_of_law
@@ -69,11 +69,11 @@ def opening(law: Law, measured: figures.Measured, report: ReportOptions, options
     plan = planning.plan(law, options)
     problem = plan.problem
     assert problem is not None
-    constraints = budget.with_budget(problem.constraints, plan.best.n_active, plan.best.n_tokens)
+    with_budget = budget.with_budget(problem, plan.best.n_active, plan.best.n_tokens)
     runs = measured[0] if measured else None
     first, *rest = plan_answer.answer(plan)
     parts = [f'<p class="answer">{elements.text(first.value)}</p>', *lines.html(rest)]
-    parts.append(_frontier(problem, constraints, "The plan on the compute frontier", plan, runs))
+    parts.append(_frontier(with_budget, "The plan on the compute frontier", plan, runs))
     parts += _by_wall_clock_time(law, options, plan)
     parts += _other_laws(law, others, options, plan)
     parts += ["<h2>Numbers to check</h2>", elements.table(list(_checks(plan)))]
@@ -103,16 +103,15 @@ def _budget(options: PlanOptions, plan: Plan) -> str:
     return " and ".join(words)
 
 
-def _frontier(problem: Problem, constraints: Constraints, caption: str, plan: Plan | None, runs: Runs | None) -> str:
+def _frontier(problem: Problem, caption: str, plan: Plan | None, runs: Runs | None) -> str:
     """The section with the least loss under budgets around that of the plan."""
-    from fit.render.figures import budget, style
+    from fit.render.figures import budget
 
     best = None
     if plan is not None:
         best = (float(plan.best.n_experts), plan.best.loss)
-    picture = style.Picture(problem.law, problem.architecture, problem.experts)
     try:
-        figure, columns = budget.frontier(picture, constraints, best, runs)
+        figure, columns = budget.frontier(problem, best, runs)
     except UserError as e:
         return f"<h2>{elements.text(caption)}</h2>\n<p>{elements.text(e)}</p>"
     note = "Each curve is the least loss with one number of experts (E) under these limits, at other budgets."
@@ -160,7 +159,7 @@ def _by_wall_clock_time(law: Law, options: PlanOptions, plan: Plan) -> Iterator[
     if plan.clock is None or is_priced_by_time:
         problem = timed.problem
         assert problem is not None
-        yield _frontier(problem, problem.constraints, "Loss against hours on the same chips", timed, None)
+        yield _frontier(problem, "Loss against hours on the same chips", timed, None)
 
 
 def _hours(options: PlanOptions, plan: Plan, cost: Cost) -> float:

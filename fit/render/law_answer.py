@@ -10,7 +10,8 @@ from fit.messages.lines import Line
 from fit.messages.units import amount, say
 from fit.planning import odds, odds_line, plan_findings, planning
 from fit.planning.constraints import Constraints
-from fit.planning.results import Odds
+from fit.planning.odds import Odds
+from fit.planning.problem import Problem
 from fit.render import law_details
 
 ANSWER = "{errors}. {experts}"
@@ -97,7 +98,7 @@ def _odds(law: Law) -> Odds:
     if "training_flops" not in law.ranges:
         raise UserError(NO_FLOPS)
     limits = Constraints(flops=law.ranges["training_flops"][1])
-    return planning.odds_within(law, law.architecture, limits, law.experts)
+    return planning.odds_within(Problem(law, law.architecture, limits, law.experts))
 
 
 def _of_one_number(law: Law) -> str:

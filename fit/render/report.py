@@ -12,8 +12,10 @@ from fit.fitted_law.parts import LEVEL
 from fit.messages import finding, lines, units
 from fit.messages.lines import Line
 from fit.model.architecture import Architecture
-from fit.planning import optimum, plan_answer, planning
-from fit.planning.results import Plan
+from fit.planning import plan_answer, planning
+from fit.planning.constraints import Constraints
+from fit.planning.plan import Plan
+from fit.planning.problem import Problem
 from fit.render import budget_report, elements, figures, law_details, law_overview, tables
 from fit.render.report_options import ReportOptions
 from fit.table.files import check_writable, write_text
@@ -107,7 +109,7 @@ def _of_law(law: Law, measured: figures.Measured) -> budget_report.Opening:
     warnings = []
     summary = []
     try:
-        plan = planning.plan_within(law, law.architecture, optimum.Constraints(flops=flops), law.experts)
+        plan = planning.plan_within(Problem(law, law.architecture, Constraints(flops=flops), law.experts))
         decision = f"With {units.flops(flops)} training FLOPs, {where}: {plan_answer.what_to_train(plan)}"
         warnings = plan.warnings
         summary = law_overview.overview(law, measured[0] if measured else None, plan)

@@ -17,6 +17,7 @@ from fit.form import Reduced
 from fit.laws import FORMS, PRESETS
 from fit.model.architecture import Architecture
 from fit.planning import joint_draws, optimum, plan_findings
+from fit.planning.problem import Problem
 
 TABLE_1_EXPERTS = (1, 2, 4, 8, 16)
 TABLE_1_FLOPS = (1e20, 5e20, 1e21)
@@ -46,7 +47,7 @@ def memories_of(law: Law, architecture: Architecture, budgets: Sequence[float]) 
     if budgets == TABLE_2["flops"] or budgets != budgets_of(law, TABLE_2["flops"]):
         return TABLE_2["memory_gb"], TABLE_2["kv_tokens"]
     middle = optimum.Constraints(flops=sorted(budgets)[len(budgets) // 2])
-    dense = optimum.optima(law, architecture, middle, [1])
+    dense = optimum.optima(Problem(law, architecture, middle, [1]))
     weights = float(middle.memory(architecture, dense.d_model[0], dense.n_experts[0])) / 1e9
     return tuple(float(f"{times * weights:.1e}") for times in (1, 3, 10)), 0
 
@@ -93,11 +94,12 @@ def table_2(
     for i, flops in enumerate(budgets):
         for j, memory in enumerate(memories_gb):
             constraints = optimum.Constraints(flops=flops, memory_bytes=memory * 1e9, kv_tokens=kv_tokens)
-            optima = optimum.optima(law, architecture, constraints, experts)
+            problem = Problem(law, architecture, constraints, experts)
+            optima = optimum.optima(problem)
             best = int(np.nanargmin(optima.loss))
             row = dict(flops=flops, memory_gb=memory) | optima.row(best)
             row["best_at_edge"] = plan_findings.is_at_edge(experts, experts[best])
-            row |= _wins(law, architecture, constraints, experts, row["n_experts"])
+            row |= _wins(problem, row["n_experts"])
             if printed is not None:
                 cell = printed[i][j]
                 gap = float(optima.loss[list(experts).index(cell)]) - row["loss"]
@@ -117,16 +119,15 @@ def _printed_cells(
     return printed.n_experts
 
 
-def _wins(
-    law: Law, architecture: Architecture, constraints: optimum.Constraints, experts: Floats, n_experts: float
-) -> Json:
+def _wins(problem: Problem, n_experts: float) -> Json:
     """{best_in_draws, draws}: in how many of a fit's draws this number of experts is the best; {} without draws."""
-    if not law.draws or len(experts) < 2:
+    experts = problem.experts
+    if not problem.law.draws or len(experts) < 2:
         return {}
-    draws = joint_draws.of_plan(law, experts, None)
+    draws = joint_draws.of_problem(problem, experts)
     if not draws.is_drawn:
         return {}
-    loss = joint_draws.solve_draws(law, architecture, constraints, experts, draws).loss
+    loss = joint_draws.solve_draws(problem, experts, draws).loss
     best = np.asarray(experts)[np.argmin(np.nan_to_num(loss, nan=np.inf), axis=0)]
     return dict(best_in_draws=int(np.sum(best == n_experts)), draws=draws.n)
 

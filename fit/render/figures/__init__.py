@@ -20,6 +20,7 @@ from fit.model.architecture import Architecture
 from fit.planning import modelled_speed, optimum
 from fit.planning.constraints import Constraints
 from fit.planning.options import BudgetOptions
+from fit.planning.problem import Problem
 from fit.planning.training_chips import SECONDS_PER_HOUR
 from fit.table.files import replacing
 from fit.table.runs import Runs, held_out, read_runs
@@ -136,7 +137,7 @@ def draw(  # noqa: PLR0913  most are by name
         kv_tokens = 8192.0 if which == "3" else 32768.0
         served = PAPER_SERVED_TOKENS
         if not law.published:  # a cache of a third of a dense model's weights, about what the paper's is
-            dense = optimum.optima(law, architecture, Constraints(flops=single), [1])
+            dense = optimum.optima(Problem(law, architecture, Constraints(flops=single), [1]))
             size = float(dense.n_active[0])
             served = units.rounded(float(dense.n_tokens[0]))
             sizes = tuple(units.rounded(share * size) for share in (0.3, 0.7, 1.4))
@@ -170,7 +171,7 @@ def _draw_by_hours(
     Raises:
       UserError: There are no such chips, they train no model, or the table of speeds cannot be read.
     """
-    from fit.render.figures import budget, style
+    from fit.render.figures import budget
 
     if chips is None:
         raise UserError("--figure=hours needs --chips, such as H100:64")
@@ -180,9 +181,8 @@ def _draw_by_hours(
     shapes = options.shape_request
     assert training_chips is not None and shapes is not None
     hours = flops / training_chips.rate(1) / SECONDS_PER_HOUR
-    calibration = modelled_speed.calibration_of(law, architecture, training_chips, shapes, speeds)
-    limits = Constraints(chips=training_chips, request=shapes).in_hours(hours, calibration)
-    return budget.frontier(style.Picture(law, architecture, experts), limits)
+    problem = Problem(law, architecture, Constraints(chips=training_chips, request=shapes), experts)
+    return budget.frontier(modelled_speed.at_modelled_speeds(problem, hours, speeds))
 
 
 def budgets_of(law: Law, runs: Runs | None = None) -> list[float]:

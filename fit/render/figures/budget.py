@@ -4,7 +4,6 @@ law is from its runs at the number of experts that the plan chooses; budgets tha
 Axes: k budgets of a curve; n_runs runs.
 """
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from fit.messages import units
 from fit.model.architecture import training_flops
 from fit.planning import optimum
 from fit.planning.constraints import Constraints
+from fit.planning.problem import Problem
 from fit.planning.training_chips import SECONDS_PER_HOUR
 from fit.render.figures import style
 from fit.table.runs import Runs
@@ -28,27 +28,26 @@ STAR: style.Look = dict(marker="*", color="black", markersize=9, markerfacecolor
 
 
 @style.in_style()
-def frontier(
-    picture: style.Picture, constraints: Constraints, best: tuple[float, float] | None = None, runs: Runs | None = None
-) -> style.Drawn:
+def frontier(problem: Problem, best: tuple[float, float] | None = None, runs: Runs | None = None) -> style.Drawn:
     """The least loss under budgets around one, a curve for each number of experts, under the same limits.
 
-    The axis is in hours if the constraints have chips: by the modelled speed of each model, or else by their MFU.
+    The axis is in hours on chips: by the modelled speed of each model, or else by their MFU.
     Without chips it is in FLOPs.
 
     Args:
-      picture: The law, the models and the numbers of experts.
-      constraints: The budget and the limits.
+      problem: The problem, with its budget.
       best: (n_experts, loss) of the plan at the budget, to be marked.
       runs: Runs of the law, drawn as points where the axis is in FLOPs.
     """
+    picture = style.Picture(problem.law, problem.architecture, problem.experts)
+    constraints = problem.constraints
     figure, (axis,) = style.panels(height=3.0)
     shares = np.geomspace(1 / AROUND, AROUND, 81)
     lowest = np.full(len(shares), np.inf)
     for i, e in enumerate(picture.experts):
-        limit = constraints.at(float(e))
-        within = limit.with_amount(shares * np.asarray(limit.amount, float))
-        optima = optimum.solve(picture.law, float(e), picture.architecture, within)
+        of_experts = problem.at(float(e))
+        amounts = shares * np.asarray(of_experts.constraints.amount, float)
+        optima = optimum.solve(of_experts.with_amount(amounts), float(e))
         cost = shares * _cost(constraints, float(e))
         models = (optima.n_active, optima.n_tokens, optima.loss)
         numbers: dict[str, Any] = {"hours" if constraints.chips else "flops": cost}
@@ -73,17 +72,18 @@ def frontier(
     style.log_axis(axis.xaxis, *style.extent([axis]), words)
     reached = lowest[np.isfinite(lowest)]
     axis.set_ylim(reached.min() - 0.03 * np.ptp(reached), reached.max() + 0.1 * np.ptp(reached))
-    axis.set(xlabel=axis_of(constraints), ylabel="least loss (nats per token)")
+    axis.set(xlabel=axis_of(problem), ylabel="least loss (nats per token)")
     return picture.done(figure, *notes)
 
 
-def axis_of(constraints: Constraints) -> str:
+def axis_of(problem: Problem) -> str:
     """The label of the budget's axis, with its unit."""
+    constraints = problem.constraints
     chips = constraints.chips
     if chips is None:
         return "training FLOPs" if not constraints.inference_tokens else "FLOPs of training and inference"
-    if constraints.time_budget is not None:
-        speed = f"{constraints.time_budget.calibration.label} speeds"
+    if problem.is_by_hours and problem.calibration is not None:
+        speed = f"{problem.calibration.label} speeds"
     elif isinstance(chips.mfu, dict):
         speed = "an MFU for each E"
     else:
@@ -94,18 +94,18 @@ def axis_of(constraints: Constraints) -> str:
 def _cost(constraints: Constraints, n_experts: float) -> float:
     """The budget of models of `n_experts` experts: hours if there are chips, else FLOPs."""
     limit = constraints.at(n_experts)
-    if limit.time_budget is not None:
-        return float(np.asarray(limit.time_budget.hours))
+    if limit.hours is not None:
+        return float(np.asarray(limit.hours))
     if limit.chips is None:
         return float(limit.flops)
     return float(limit.flops) / limit.chips.rate(int(n_experts)) / SECONDS_PER_HOUR
 
 
-def with_budget(constraints: Constraints, n_active: float, n_tokens: float) -> Constraints:
-    """The constraints; where they have no budget, with the training FLOPs of a model as one."""
-    if constraints.has_budget:
-        return constraints
-    return dataclasses.replace(constraints, flops=float(training_flops(n_active, n_tokens)))
+def with_budget(problem: Problem, n_active: float, n_tokens: float) -> Problem:
+    """The problem; where it has no budget, with the training FLOPs of a model as one."""
+    if problem.constraints.has_budget:
+        return problem
+    return problem.within(flops=float(training_flops(n_active, n_tokens)))
 
 
 def budgets_of_runs(runs: Runs) -> list[float]:

@@ -19,6 +19,7 @@ from fit.fitting.noise import Noise
 from fit.model.architecture import Architecture, training_flops
 from fit.planning import optimum
 from fit.planning.constraints import Constraints
+from fit.planning.problem import Problem
 from fit.studies.next_runs import design
 from fit.studies.next_runs.design import Possible
 from fit.table.runs import Runs, read_runs, split
@@ -67,7 +68,7 @@ def next_runs(
     scatter = _noise_of(law)
     possible = candidates(law, architecture, experts, runs, flops)
     grid = plain_grid(law, architecture, experts, runs, flops)
-    solved = optimum.optima(law, architecture, Constraints(flops=target_flops or runs.flops.max()), experts)
+    solved = optimum.optima(Problem(law, architecture, Constraints(flops=target_flops or runs.flops.max()), experts))
     of_optima = optimum.columns_of(law, architecture, solved.d_model, solved.n_experts, solved.n_tokens)
     linear = design.linearised(law, runs, scatter, (possible.columns, grid.columns, of_optima))
     candidate_gradients, grid_gradients, optima_gradients = linear.jacobians

@@ -61,6 +61,7 @@ def test_exponents_that_the_runs_do_not_tell_apart_are_refused(lr):
     assert "cannot tell size from experts from tokens, expected" in lr(rows(tokens=[1e8]), "--with_tokens", code=2)
     assert "cannot tell size from experts from batch, expected" in lr(rows(batches=[4096]), "--with_batch", code=2)
     assert "was tried at 2 learning rates, expected 3 or more" in lr(rows(rates=RATES[:2]), code=2)
+    assert "was tried at 1 learning rate, expected 3 or more" in lr(rows(rates=RATES[:1]), code=2)
 
 
 def test_a_table_of_anothers_names_and_models_of_one_kind(lr):

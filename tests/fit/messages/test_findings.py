@@ -125,10 +125,7 @@ def sends_longer(folder):
     built = plan.buildable
     mesh = dataclasses.replace(built.cost.mesh, sending_share=2.0)
     built = dataclasses.replace(built, cost=dataclasses.replace(built.cost, mesh=mesh))
-    problem = plan.problem
-    return plan_findings.of_chips(
-        problem.law, problem.architecture, problem.constraints, problem.experts, plan.best, built
-    )
+    return plan_findings.of_chips(plan.problem, plan.best, built)
 
 
 def laws_vote(folder):

@@ -13,7 +13,7 @@ from fit.fitted_law.law import load
 from fit.model import efficiencies
 from fit.planning import by_hours, modelled_speed
 from fit.planning.options import PlanOptions
-from fit.planning.problem import problem_on_chips
+from fit.planning.problem import Problem
 
 LAW = "joint-moe-2025"
 
@@ -99,7 +99,7 @@ def test_own_speeds_recalibrate_the_plan(capsys, tmp_path):
     options = PlanOptions.parse(**limits)
     (architecture,) = options.architectures(law)
     limits_of_time = options.constraints(())
-    runs = modelled_speed.measured_runs(law, architecture, limits_of_time.chips, options.shape_request, path)
+    runs = modelled_speed.measured_runs(Problem(law, architecture, limits_of_time), path)
     meshes = [(run.layout.data, run.layout.expert, run.layout.sequence) for run in runs]
     assert meshes == [(64, 1, 4096), (8, 8, 4096)] * 2
     published = efficiencies.of_our_trainer("H100", 64)
@@ -108,10 +108,9 @@ def test_own_speeds_recalibrate_the_plan(capsys, tmp_path):
     steps = [true.step_cost("H100", run.shape, run.layout) for run in runs]
     write([run.layout.batch_tokens / step.seconds for run, step in zip(runs, steps, strict=True)])
     found = plan(capsys, "--chips=H100:64", "--hours=240", f"--speeds={path}")
-    within = limits_of_time.in_hours(240, true)
+    problem = Problem(law, architecture, limits_of_time, calibration=true).within(hours=240, flops=None)
     for row in found["optima"]:
         low, middle, high = row["speed"]["tokens_per_second"]
-        problem = problem_on_chips(law, architecture, within)
         rate = by_hours.tokens_per_second(problem, row["n_experts"], row["n_active"], row["n_tokens"])
         assert middle == pytest.approx(rate, rel=0.05)
         assert high / low < published.factors()[2] ** 2

@@ -6,11 +6,13 @@ import json
 import numpy as np
 import pytest
 
+import fit
 from fit import __main__ as command_line
 from fit.fitted_law.law import load
 from fit.model.architecture import PAPER
 from fit.planning import optimum, planning
 from fit.planning.compare import SharedProblem, compare_laws
+from fit.planning.problem import Problem
 
 SHAPE = dict(vocab_size=PAPER.vocab_size, width_per_block=PAPER.width_per_block)
 LIMITS = optimum.Constraints(flops=1e22, memory_bytes=8e10)
@@ -29,7 +31,7 @@ def answers(*laws, limits=LIMITS, experts=None):
 
 def test_the_joint_law_answers_as_its_plan():
     row = answers("joint-moe-2025")[0]["joint-moe-2025"]
-    planned = planning.plan_within(load("joint-moe-2025"), PAPER, LIMITS, [1, 2, 4, 8, 16, 32])
+    planned = planning.plan_within(Problem(load("joint-moe-2025"), PAPER, LIMITS, [1, 2, 4, 8, 16, 32]))
     for name in ("n_experts", "n_active", "n_total", "n_tokens", "loss", "size_bound", "memory_bytes"):
         assert row[name] == planned["best"][name]
     outside = {o["column"]: o["factor"] for o in row["extrapolation"]}
@@ -38,6 +40,18 @@ def test_the_joint_law_answers_as_its_plan():
     assert row["dense"]["loss"] == dense["loss"] and row["dense"]["n_active"] == dense["n_active"]
     assert row["dense"]["loss_saved_share"] == pytest.approx(dense["loss_saved"] / dense["loss"], rel=1e-12)
     assert 1 / row["dense"]["flops_ratio"] == pytest.approx(1 - dense["flops_saved"], rel=1e-12)
+
+
+def test_the_joint_law_answers_as_its_plan_by_hours():
+    """The same model, extrapolation, speed and serving as in the plan's row of that number of experts."""
+    limits = dict(chips="H100:8", hours=100.0, kv_tokens=4096.0)
+    (row,) = fit.compare(laws=["joint-moe-2025"], **limits).laws
+    planned = fit.plan("joint-moe-2025", **limits)
+    (optimum_row,) = (model for model in planned.optima if model.n_experts == row.n_experts)
+    for name in ("n_active", "n_total", "n_tokens", "loss", "size_bound", "memory_bytes", "extrapolation", "speed"):
+        assert row[name] == optimum_row[name], name
+    assert row.serving == optimum_row.cost.serving
+    assert row.clock == planned.clock
 
 
 def test_the_fine_grained_law_is_asked_by_its_own_counts():

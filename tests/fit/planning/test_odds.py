@@ -15,10 +15,10 @@ from fit import __main__ as command_line
 from fit.fitted_law.law import load
 from fit.model import efficiencies
 from fit.model.architecture import PAPER
-from fit.planning import by_hours, grid, joint_draws, measurement, odds, planning, votes
+from fit.planning import by_hours, grid, joint_draws, measurement, odds, planning, solve, votes
 from fit.planning.constraints import Constraints
 from fit.planning.options import PlanOptions
-from fit.planning.problem import problem_on_chips
+from fit.planning.problem import Problem
 from fit.table.runs import Errors
 
 JOINT = "joint-moe-2025"
@@ -45,7 +45,7 @@ def spread_out(name, scale, n=60, names=("delta", "omega"), seed=0):
 
 
 def asked(law, hours=24.0, layouts=None, spreads=None, chips="H100:8", **limits):
-    """(law, architecture, constraints) of a plan by hours.
+    """The problem of a plan by hours.
 
     layouts: the grid. spreads: fields of the calibration.
     """
@@ -55,10 +55,8 @@ def asked(law, hours=24.0, layouts=None, spreads=None, chips="H100:8", **limits)
     constraints = parsed.constraints()
     calibration = efficiencies.of_our_trainer(constraints.chips.kind, constraints.chips.count)
     calibration = dataclasses.replace(calibration, **(spreads or {}))
-    constraints = constraints.in_hours(hours, calibration)
-    if layouts is not None:
-        constraints = constraints.with_time_budget(grid=layouts)
-    return law, architecture, constraints
+    constraints = dataclasses.replace(constraints, hours=hours, flops=None)
+    return Problem(law, architecture, constraints, law.experts, calibration, layouts or grid.Grid())
 
 
 def how_sure(plan):
@@ -103,11 +101,13 @@ def test_the_draws_of_a_number_do_not_depend_on_the_others():
 def test_the_laws_draws_are_used_evenly(n_law):
     """Each as often as another, or once more; of more than there is room for, every so many."""
     law = spread_out(JOINT, 0.01, n_law)
-    draws = joint_draws.of_plan(law, [1, 8], efficiencies.calibrated())
+    by_flops = Problem(law, PAPER, Constraints(flops=1e22))
+    in_hours = Problem(law, PAPER, Constraints(hours=24.0), calibration=efficiencies.calibrated())
+    draws = joint_draws.of_problem(in_hours, [1, 8])
     counts = np.bincount(draws.rows, minlength=n_law)
     assert draws.n == len(draws.rows) == 200 and counts.max() - counts.min() <= 1
     assert np.array_equal(draws.coefficients["delta"], law.draws["delta"][draws.rows])
-    assert joint_draws.of_plan(law, [1, 8], None).n == n_law
+    assert joint_draws.of_problem(by_flops, [1, 8]).n == n_law
 
 
 # Two candidates, worked by hand.
@@ -136,16 +136,16 @@ def by_hand(law, e, problem, log_speeds, deltas):
 def test_two_candidates_by_hand():
     """A dense model against 8 experts in six draws of law and speeds."""
     law = load(JOINT)
-    question = asked(law, layouts=ONE_SHAPE)
-    problem = problem_on_chips(*question)
+    problem = asked(law, layouts=ONE_SHAPE)
     deltas = law.coefficients["delta"] * np.array([1, 0.2, 0.05, 1, 0.2, 0.05])
     log_speeds = np.array([[0, 0.3, -0.2, 0.4, 0, 0.1], [0, -0.3, 0.2, 0.1, 0, -0.4]])
     coefficients = {name: np.full(6, value) for name, value in law.coefficients.items()} | dict(delta=deltas)
     draws = joint_draws.Draws(6, None, coefficients, log_speeds)
-    solved = joint_draws.solve_draws(*question, [1.0, 8.0], draws)
+    solved = joint_draws.solve_draws(problem, [1.0, 8.0], draws)
     expected = np.array([by_hand(law, e, problem, log_speeds[i], deltas) for i, e in enumerate((1, 8))])
     assert solved.loss == pytest.approx(expected, rel=1e-9)
-    rows = [*odds._rows(law, question[1], [1.0, 8.0], draws, solved, 1)]
+    optima, _ = solve.solve(dataclasses.replace(problem, experts=(1, 8)))
+    rows = [*odds._rows(odds.Ranking(problem, optima, draws, solved, [1, 0]), None)]
     best = expected.argmin(axis=0)
     assert 0 < best.sum() < 6
     regret = expected - expected.min(axis=0)
@@ -179,8 +179,8 @@ def test_frequencies_sum_to_draws_and_the_chosen_has_the_least_regret(limits, sc
 
 
 def test_without_spread_everything_is_the_median():
-    law, architecture, constraints = asked(with_draws(JOINT), spreads=NO_SPREAD)
-    plan = planning.plan_within(law, architecture, constraints, (1, 8, 32))
+    problem = asked(with_draws(JOINT), spreads=NO_SPREAD)
+    plan = planning.plan_within(dataclasses.replace(problem, experts=(1, 8, 32)))
     found = plan.odds
     assert found.recommended == found.by_median == min(plan.optima, key=lambda row: row.loss).n_experts
     assert found.row(found.recommended).best_in_draws == found.draws == 200
@@ -296,8 +296,8 @@ def test_a_measurement_never_makes_a_choice_worse(mean, known, unknown):
 
 def test_what_is_measured_is_what_decides():
     """Where speeds alone are open, an hour of both settles it. Where the law alone is, so do runs."""
-    law, architecture, constraints = asked(JOINT, spreads=dict(within_source=0.3), chips="H100:64", hours=240.0)
-    plan = planning.plan_within(with_draws(JOINT), architecture, constraints, (8, 16))
+    problem = asked(with_draws(JOINT), spreads=dict(within_source=0.3), chips="H100:64", hours=240.0)
+    plan = planning.plan_within(dataclasses.replace(problem, experts=(8, 16)))
     found = plan.odds
     assert found.settled is False and found.speed_share == pytest.approx(1)
     assert found.measurement.of == "speeds" and found.measurement.settles
@@ -318,7 +318,7 @@ def test_votes_are_shares_and_spread_is_within_and_between():
     limits = Constraints(flops=1e22)
     laws = [spread_out(JOINT, 0.05), with_draws(JOINT)]
     laws.append(dataclasses.replace(load(JOINT), bootstrap=None))
-    of_laws = [votes.of_law(law, PAPER, limits, np.array(law.experts, float)) for law in laws]
+    of_laws = [votes.of_law(Problem(law, PAPER, limits), np.array(law.experts, float)) for law in laws]
     for of_law, draws in zip(of_laws, (60, 10, 0), strict=True):
         assert sum(row.share for row in of_law.experts) == pytest.approx(1) and of_law.draws == draws
     assert of_laws[0].log_spread["n_experts"] > 0

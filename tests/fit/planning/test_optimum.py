@@ -17,6 +17,7 @@ from fit.laws import FORMS
 from fit.model import architecture
 from fit.model.chips import CHIPS, Chip
 from fit.planning import cost, dense_models, optimum, plan_answer, planning, recipe, target
+from fit.planning.problem import Problem
 from fit.render import tables
 
 PAPER = architecture.Architecture()
@@ -126,7 +127,7 @@ def test_constrained_optimum_is_brute_force(flops, memory, kv, served, cap, e, n
         if k < 1:
             form = FORMS[f"{law.form.name}_coupled"]
             law = dataclasses.replace(law, form=form, coefficients=law.coefficients | {"k": k}, bootstrap=None)
-        result = optimum.solve(law, e, PAPER, constraints)
+        result = optimum.solve(Problem(law, PAPER, constraints), e)
         expected = brute_force(law.chinchilla_coefficients_at(e), e, constraints)
     assert bool(result.feasible) == (expected is not None)
     if expected is not None:
@@ -144,7 +145,7 @@ def test_a_memory_that_holds_the_smallest_model_exactly(law, width_per_block, e)
     shape = architecture.Architecture(vocab_size=257, width_per_block=width_per_block)
     smallest = float(shape.n_total(width_per_block, e))
     limits = optimum.Constraints(flops=1e22, memory_bytes=2 * smallest)
-    best = optimum.solve(law, e, shape, limits)
+    best = optimum.solve(Problem(law, shape, limits), e)
     assert best.feasible and float(best.n_total) == pytest.approx(smallest, rel=1e-8)
 
 
@@ -153,7 +154,7 @@ def test_inference_optimum_size_is_brute_force(law):
     constraints = optimum.Constraints(flops=1e22, inference_tokens=1e11)
     for e in (1, 8):
         _, size = brute_force(law.chinchilla_coefficients_at(e), e, constraints)
-        assert float(optimum.solve(law, e, PAPER, constraints).n_active) == pytest.approx(size, rel=1e-5)
+        assert float(optimum.solve(Problem(law, PAPER, constraints), e).n_active) == pytest.approx(size, rel=1e-5)
 
 
 @pytest.mark.parametrize("kind, count", [("H100", 1), ("v5e", 8), ("H100", 64), ("B200", 512)])
@@ -163,7 +164,7 @@ def test_optimum_on_chips_is_brute_force(law, kind, count):
     flops = 1e23
     chips = cost.Chips(kind, count, 0.4)
     for e in (1, 2, 8, 64):
-        result = optimum.solve(law, e, PAPER, optimum.Constraints(flops=flops, memory_bytes=1e12, chips=chips))
+        result = optimum.solve(Problem(law, PAPER, optimum.Constraints(flops=flops, memory_bytes=1e12, chips=chips)), e)
         d = np.exp(np.linspace(np.log(64.0), np.log(3e5), 2_000_001))
         size, total = (2 * d * 50257 + weights * d**3 / 64 for weights in (13, 4 + 9 * e))
         tokens = max(512, 8192 / count)
@@ -189,7 +190,7 @@ def test_loss_falls_as_constraints_loosen(law):
         constraints = dataclasses.replace(
             optimum.Constraints(flops=1e22, memory_bytes=4e10, kv_tokens=4096.0), **{name: values}
         )
-        assert np.all(np.diff(optimum.solve(law, 4.0, PAPER, constraints).loss) <= 1e-12)
+        assert np.all(np.diff(optimum.solve(Problem(law, PAPER, constraints), 4.0).loss) <= 1e-12)
 
 
 def test_near_optimal_band_ends_at_a_tenth_of_a_percent(law):
@@ -199,8 +200,8 @@ def test_near_optimal_band_ends_at_a_tenth_of_a_percent(law):
         optimum.Constraints(flops=1e22, memory_bytes=8e10),
         optimum.Constraints(flops=1e21, max_tokens=2e10),
     ):
-        result = optimum.optima(law, PAPER, constraints, law.experts)
-        low, high = optimum.near_optimal(law, PAPER, constraints, result)
+        result = optimum.optima(Problem(law, PAPER, constraints, law.experts))
+        low, high = optimum.near_optimal(Problem(law, PAPER, constraints), result)
         target = 1.001 * result.loss.min()
         assert np.isfinite(low).any()
         for i in np.flatnonzero(np.isfinite(low)):
@@ -222,12 +223,12 @@ def test_flops_of_dense_inverts_the_optimum(law):
         optimum.Constraints(flops=1e21),
         optimum.Constraints(flops=1e22, memory_bytes=8e10, kv_tokens=16384.0, inference_tokens=1e11),
     ):
-        best = np.nanmin(optimum.optima(law, PAPER, constraints, law.experts).loss)
-        needed = target.least_flops(law, 1.0, PAPER, constraints, best)
-        dense = optimum.optima(law, PAPER, dataclasses.replace(constraints, flops=needed), [1])
+        best = np.nanmin(optimum.optima(Problem(law, PAPER, constraints, law.experts)).loss)
+        needed = target.least_flops(Problem(law, PAPER, constraints), 1.0, best)
+        dense = optimum.optima(Problem(law, PAPER, dataclasses.replace(constraints, flops=needed), [1]))
         assert dense.loss[0] == pytest.approx(best, rel=1e-9) and needed > constraints.flops
     # 24 GB never hold a dense model as good as 32 experts without a limit.
-    assert target.least_flops(law, 1.0, PAPER, optimum.Constraints(flops=1e22, memory_bytes=1e9), 2.07) is None
+    assert target.least_flops(Problem(law, PAPER, optimum.Constraints(flops=1e22, memory_bytes=1e9)), 1.0, 2.07) is None
 
 
 def test_a_root_without_a_change_of_sign_is_nan():
@@ -273,14 +274,14 @@ def test_roots_are_those_of_bisection(function):
 def test_what_cannot_be_met_is_named(law, constraints, words, monkeypatch):
     monkeypatch.setitem(CHIPS, "tiny", Chip("tiny", "tiny", 1e12, 1e7, 1e9))
     with pytest.raises(UserError) as e:
-        optimum.optima(law, PAPER, constraints, law.experts)
+        optimum.optima(Problem(law, PAPER, constraints, law.experts))
     assert all(word in e.value.sentence for word in words) and "\n" not in e.value.sentence
 
 
 def test_law_that_does_not_fall_is_refused():
     rising = Law("x", FORMS["chinchilla"], dict(A=1.0, B=1.0, E=1.0, alpha=-0.1, beta=0.3))
     with pytest.raises(UserError, match="does not fall"):
-        optimum.optima(rising, PAPER, optimum.Constraints(flops=1e20), [1])
+        optimum.optima(Problem(rising, PAPER, optimum.Constraints(flops=1e20), [1]))
 
 
 def test_width_inverts_n_active():
@@ -314,7 +315,7 @@ def test_buildable_is_best_of_all_depths_and_widths(law, memory, kv_tokens):
     """Of the planned number of experts: as good as the optimum, or the best of all depths and heads whose width per
     block is within 15% of the law's; and no model as good is closer to the law's."""
     constraints = optimum.Constraints(flops=3e20, memory_bytes=memory, kv_tokens=kv_tokens, inference_tokens=1e10)
-    made = planning.plan_within(law, PAPER, constraints, [1, 2, 4, 8, 16, 32])
+    made = planning.plan_within(Problem(law, PAPER, constraints, [1, 2, 4, 8, 16, 32]))
     e = made["best"]["n_experts"]
     candidates = []
     for blocks in range(1, 80):
@@ -343,19 +344,19 @@ def test_another_number_of_experts_is_built_only_where_the_planned_one_does_not_
     small."""
     smallest = architecture.Model(PAPER, 1, 2)
     limits = optimum.Constraints(flops=1e17, memory_bytes=float(smallest.shape.n_total + smallest.exact_parameters))
-    made = planning.plan_within(law, PAPER, limits, [1, 2])
+    made = planning.plan_within(Problem(law, PAPER, limits, [1, 2]))
     assert made["best"]["n_experts"] == 2 and made["buildable"]["n_experts"] == 1
     assert plan_answer.what_to_train(made).startswith("Train a dense model")
     (line,) = map(str, plan_answer.continuous(made))
     assert "a mixture of 2 experts" in line and "none with this number of experts meets the limits" in line
-    none = planning.plan_within(law, PAPER, limits, [2])
+    none = planning.plan_within(Problem(law, PAPER, limits, [2]))
     assert none["buildable"] is None
     assert plan_answer.what_to_train(none).endswith("; with whole blocks and heads no model meets the limits.")
 
 
 def test_rule_of_thumb_holds_for_the_published_law(law):
-    rows = dense_models.rule_of_thumb(law, PAPER, 1e21, [1, 2, 4, 8, 16])
-    dense = optimum.optima(law, PAPER, optimum.Constraints(flops=1e21), [1])
+    rows = dense_models.rules_of_thumb(Problem(law, PAPER, optimum.Constraints(flops=1e21), [1, 2, 4, 8, 16]))
+    dense = optimum.optima(Problem(law, PAPER, optimum.Constraints(flops=1e21), [1]))
     assert [row["n_experts"] for row in rows] == [2, 4, 8]
     for row in rows:
         assert row["holds"] and row["n_tokens"] == pytest.approx(row["n_experts"] * dense.n_tokens[0])

@@ -19,9 +19,9 @@ from fit.model.chips import CHIPS
 from fit.model.layout import Layout
 from fit.model.shape import ModelShape
 from fit.model.step_cost import step_cost
-from fit.planning import by_hours, grid, joint_draws, optimum, planning, rates, recipe, shape_choice
+from fit.planning import by_hours, grid, joint_draws, optimum, rates, recipe, shape_choice, solve
 from fit.planning.options import PlanOptions
-from fit.planning.problem import problem_on_chips
+from fit.planning.problem import Problem
 from launch import prices
 
 JOINT = "joint-moe-2025"
@@ -29,22 +29,20 @@ SAME = 1 + 1e-9  # rounding of a loss
 
 
 def asked(law, chips, hours, options=None, layouts=None, **limits):
-    """(law, architecture, constraints) of a plan by hours. layouts: the grid of candidates."""
+    """The problem of a plan by hours. layouts: the grid of candidates."""
     law = load(law)
     parsed = PlanOptions.parse(chips=chips, hours=hours, **limits)
     (architecture,) = parsed.architectures(law)
     limits = parsed.constraints()
     calibration = efficiencies.of_our_trainer(limits.chips.kind, limits.chips.count)
-    constraints = limits.in_hours(hours, calibration)
-    if layouts is not None:
-        constraints = constraints.with_time_budget(grid=layouts)
-    return law, architecture, constraints
+    limits = dataclasses.replace(limits, hours=hours, flops=None)
+    return Problem(law, architecture, limits, law.experts, calibration, layouts or grid.Grid())
 
 
 def best(chips, hours, experts=(8, 32), law=JOINT, **limits):
     """The best candidate of a plan by hours."""
     question = asked(law, chips, hours, **limits)
-    found = [by_hours.best_of(*question, e) for e in experts]
+    found = [by_hours.best_of(question, e) for e in experts]
     return min((each for each in found if each is not None), key=lambda each: each.loss)
 
 
@@ -56,7 +54,7 @@ COARSE = grid.Grid(
 
 def losses_of(questions, e):
     """The losses of the best candidates of questions [(chips, hours, limits)] on the grid COARSE; infinite for none."""
-    found = [by_hours.best_of(*asked(JOINT, chips, h, layouts=COARSE, **limits), e) for chips, h, limits in questions]
+    found = [by_hours.best_of(asked(JOINT, chips, h, layouts=COARSE, **limits), e) for chips, h, limits in questions]
     return [math.inf if each is None else each.loss for each in found]
 
 
@@ -105,9 +103,9 @@ def test_more_tokens_and_fewer_to_serve_are_never_worse():
 
 def expected_loss(law, chips, hours, experts, **limits):
     """The least expected loss over the draws of law and speeds."""
-    law, architecture, constraints = asked(law, chips, hours, **limits)
-    draws = joint_draws.of_plan(law, experts, constraints.time_budget.calibration)
-    return joint_draws.solve_draws(law, architecture, constraints, experts, draws).loss.mean(axis=1).min()
+    problem = asked(law, chips, hours, **limits)
+    draws = joint_draws.of_problem(problem, experts)
+    return joint_draws.solve_draws(problem, experts, draws).loss.mean(axis=1).min()
 
 
 @functools.cache
@@ -359,7 +357,7 @@ def test_brute_force_agrees(e):
     for hours in np.geomspace(0.3, 2400, 25):
         for limits in ({}, dict(max_tokens=float(2e8 * hours))):
             question = asked(JOINT, "H100:16", float(hours), layouts=LESS, **limits)
-            assert by_hours.best_of(*question, e).loss == pytest.approx(by_loops(e, hours, **limits), rel=1e-6)
+            assert by_hours.best_of(question, e).loss == pytest.approx(by_loops(e, hours, **limits), rel=1e-6)
 
 
 @pytest.mark.parametrize("e", [1, 8])
@@ -372,13 +370,13 @@ def test_brute_force_agrees_in_draws(e):
     n_active, seconds, least, most = np.array(trainable(e)).T
     for hours in np.geomspace(1, 1000, 8):
         question = asked(JOINT, "H100:16", float(hours), layouts=LESS)
-        draws = joint_draws.of_plan(law, [e], question[-1].time_budget.calibration)
+        draws = joint_draws.of_problem(question, [e])
         speeds = np.exp(draws.log_speeds[0])
         tokens = np.floor(np.minimum(hours * 3600 / seconds, most))
         is_trained = (tokens >= least) & (tokens >= 1)
         counts = dict(n_active=n_active[is_trained], n_tokens=tokens[is_trained] * speeds[:, None], n_experts=float(e))
         losses = law.loss({name: values[:, None] for name, values in draws.coefficients.items()}, counts)
-        found = by_hours.in_draws(problem_on_chips(*question), e, speeds, draws.coefficients)["loss"]
+        found = by_hours.in_draws(question, e, speeds, draws.coefficients)["loss"]
         lowest = losses.min(axis=1)
         assert np.sum(found > lowest * (1 + 1e-6)) <= 4 and np.all(found >= lowest * (1 - 1e-6))
         assert found.mean() == pytest.approx(lowest.mean(), rel=5e-5)
@@ -395,8 +393,8 @@ def test_no_option_left_out_betters_an_answer():
         values = getattr(SMALL, name)
         left_out = rng.choice(values)
         smaller = dataclasses.replace(SMALL, **{name: tuple(value for value in values if value != left_out)})
-        whole = by_hours.best_of(*asked(JOINT, chips, hours, layouts=SMALL), e)
-        part = by_hours.best_of(*asked(JOINT, chips, hours, layouts=smaller), e)
+        whole = by_hours.best_of(asked(JOINT, chips, hours, layouts=SMALL), e)
+        part = by_hours.best_of(asked(JOINT, chips, hours, layouts=smaller), e)
         assert whole is not None
         assert part is None or part.loss >= whole.loss / SAME
 
@@ -411,7 +409,7 @@ def test_the_line_by_flops_is_the_closed_form():
     for limits in ({}, dict(chips="v5p:4096")):
         constraints = PlanOptions.parse(flops=1e20, **limits).constraints()
         for e in law.experts:
-            found = optimum.solve(law, e, PAPER, dataclasses.replace(constraints, flops=flops))
+            found = optimum.solve(Problem(law, PAPER, dataclasses.replace(constraints, flops=flops)), e)
             m, mu, n, nu = (float(x) for x in law.chinchilla_coefficients_at(float(e))[:4])
             size = (m * mu / (n * nu)) ** (-1 / (mu + nu)) * (flops / 6) ** (nu / (mu + nu))
             assert found.n_active == pytest.approx(size, rel=1e-9)
@@ -446,9 +444,8 @@ CHIPS_BY_FLOPS = [("H100", n) for n in (1, 7, 12, 24, 61)] + [("v5e", 16)]
 
 def built_by_flops(law, constraints, e, layouts=None):
     """(the line's optimum, what is built) of a plan by FLOPs on chips with one number of experts."""
-    solved = optimum.solve(law, np.array([float(e)]), PAPER, constraints)
-    (row,), _ = planning._optimum_of_each(law, PAPER, constraints, solved)
-    problem = problem_on_chips(law, PAPER, constraints)
+    problem = Problem(law, PAPER, constraints, [e])
+    (row,), _ = solve.solve(problem)
     if layouts is not None:
         problem = dataclasses.replace(problem, grid=layouts)
     return row, shape_choice.on_grid(problem, [row], row)
@@ -476,7 +473,7 @@ def test_a_plan_by_flops_prices_what_a_plan_by_hours_emits():
         chips = f"{rng.choice(['H100', 'H200', 'v5e', 'B200'])}:{rng.choice([4, 8, 12, 16])}"
         hours = 10 ** rng.uniform(0.5, 3)
         e = rng.choice([1, 4, 32])
-        planned = by_hours.best_of(*asked(JOINT, chips, hours, layouts=SMALL), e)
+        planned = by_hours.best_of(asked(JOINT, chips, hours, layouts=SMALL), e)
         n_active = float(planned.models.n_active[planned.row])
         limits = PlanOptions.parse(
             chips=chips,
@@ -492,8 +489,7 @@ def test_a_plan_by_flops_prices_what_a_plan_by_hours_emits():
 def test_a_bound_is_below_every_candidate():
     """Pruning leaves nothing out: the seconds that bound a shape are below those of each of its layouts."""
     for e, chips in itertools.product((1, 32), ("H100:16", "v5e:16", "tpu7x:4")):
-        law, architecture, constraints = asked(JOINT, chips, 100, layouts=SMALL)
-        problem = problem_on_chips(law, architecture, constraints)
+        problem = asked(JOINT, chips, 100, layouts=SMALL)
         for found in by_hours.candidates_within(problem, e, (1.0, 1e5)):
             from fit.planning import candidates
 

@@ -20,6 +20,7 @@ from fit.model.reference_model import PUBLISHED, PublishedModel, of_config, read
 from fit.planning import optimum, serving
 from fit.planning.constraints import Constraints
 from fit.planning.options import PlanOptions
+from fit.planning.problem import Problem
 from fit.planning.serving import Served, ServingChips
 
 LAW = "joint-moe-2025"
@@ -191,7 +192,7 @@ def test_a_required_speed_by_brute_force(law, limits, required, batch):
     options = PlanOptions.parse(chips="H100:4096", serve=dict(tokens_per_second=required, batch=batch), **limits)
     constraints = options.constraints(())
     experts = [1.0, 2.0, 8.0, 32.0]
-    solved = optimum.optima(law, PAPER, constraints, experts)
+    solved = optimum.optima(Problem(law, PAPER, constraints, experts))
     for i, e in enumerate(experts):
         assert solved.loss[i] == pytest.approx(least_by_brute_force(law, limits, e, required, batch), rel=1e-6)
         served = constraints.served(PAPER, solved.d_model[i], e)

@@ -1,6 +1,5 @@
 """Plans by hours on the planner page, from the speeds that Python puts there, against the plans of the command line."""
 
-import dataclasses
 import json
 import math
 import random
@@ -16,7 +15,7 @@ from fit.planning.constraints import Constraints
 from fit.planning.grid import ShapeRequest
 from fit.planning.model_grid import models_of
 from fit.planning.optimum import optima
-from fit.planning.problem import problem_on_chips
+from fit.planning.problem import Problem
 from fit.planning.training_chips import MEMORY_SHARE, Chips
 
 LAW = "joint-moe-2025"
@@ -71,7 +70,7 @@ def wishes(count, seed):
 
 
 def question_of(state):
-    """(the law, its architecture, the limits and the numbers of experts of a state), as `fit plan` has them."""
+    """The problem of a state, as `fit plan` has it."""
     law = load(LAW)
     architecture = law.shaped(None, None)
     chips = Chips("H100", int(state["chips"]), 0.4, memory_share=MEMORY_SHARE)
@@ -86,15 +85,14 @@ def question_of(state):
         chips=chips,
         request=request,
     )
-    calibration = modelled_speed.calibration_of(law, architecture, chips, request, None)
     experts = tuple(map(int, state["experts"].split(","))) if "experts" in state else law.experts
-    return law, architecture, limits.in_hours(float(state["hours"]), calibration), experts
+    problem = Problem(law, architecture, limits, experts)
+    return modelled_speed.at_modelled_speeds(problem, float(state["hours"]), None)
 
 
 def hours_of(problem, row):
     """The hours of a model on its tokens and chips, in its fastest layout, by the step's cost."""
-    chips = dataclasses.replace(problem.chips, count=row.get("chips", problem.chips.count))
-    problem = dataclasses.replace(problem, chips=chips)
+    problem = problem.on_chips(row.get("chips", problem.chips.count))
     hours = []
     for models in models_of(problem, row["n_experts"]):
         is_model = (models.n_active == row["n_active"]) & (models.n_total == row["n_total"])
@@ -110,16 +108,15 @@ def test_forty_questions_by_hours(tab):
     states = list(wishes(40, seed=1))
     answered = 0
     for state, answer in zip(states, tab.evaluate(ANSWER, states), strict=True):
-        law, architecture, limits, experts = question_of(state)
+        problem = question_of(state)
         if answer["plan"] is None:
             command = answer["refusal"].partition("this command answers: ")[2]
             assert command.startswith(f"python -m fit plan --law={LAW} --hours="), (state, answer)
             continue
         answered += 1
         best = answer["plan"]["best"]
-        solved = optima(law, architecture, limits, np.array(experts))
+        solved = optima(problem)
         assert best["loss"] == pytest.approx(np.nanmin(solved.loss), rel=1e-3), state
-        problem = problem_on_chips(law, architecture, limits)
         assert best["speed"]["hours"][1] == pytest.approx(hours_of(problem, best), rel=1e-2), state
         served = best["n_tokens"] + float(state.get("inference_tokens", 0)) / 3
         assert served / best["speed"]["tokens_per_second"][1] / 3600 <= float(state["hours"]) * (1 + 1e-9)

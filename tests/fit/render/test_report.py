@@ -142,8 +142,7 @@ def test_its_numbers_follow_from_each_other(pages):
 def test_a_frontier_goes_through_the_plan_and_falls():
     plan = fit.plan(PUBLISHED, flops=1e22, memory_gb=80)
     problem = plan.problem
-    picture = style.Picture(problem.law, problem.architecture, problem.experts)
-    _, columns = budget.frontier(picture, problem.constraints, (plan.best.n_experts, plan.best.loss))
+    _, columns = budget.frontier(problem, (plan.best.n_experts, plan.best.loss))
     numbers = {name: np.array(values) for name, values in columns.items()}
     for row in plan.optima:
         rows = numbers["n_experts"] == row.n_experts
