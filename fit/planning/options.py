@@ -307,12 +307,14 @@ class BudgetOptions(Options):
         """The chips to train on; None where none are named.
 
         Raises:
-          UserError: The kind is unknown, or the MFU is no MFU or leaves out one of `experts`.
+          UserError: The kind is unknown, the MFU is no MFU or leaves out one of `experts`, or an option needs chips.
         """
         if self.chips is None:
             needs_chips = self.changed("hours", "dollars_per_hour", "mfu", "serve")
             if needs_chips:
                 raise UserError(sentences.NEEDS_CHIPS.format(flag=needs_chips[0]))
+            if self.changed("devices") and self.memory_gb is None:
+                raise UserError("--devices needs --memory_gb or --chips")
             return None
         kind, count = kind_and_count(self.chips)
         mfu = MFU if self.mfu is None else _mfu_of(self.mfu, experts)

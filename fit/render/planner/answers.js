@@ -85,7 +85,7 @@ function* countClauses(odds) {
   const { draws, mixture_in_draws: mixtures } = odds;
   let ofAll = say("ODDS_OF_DRAWS", { draws });
   if (odds.experts.some(({ n_experts }) => n_experts === 1)) {
-    const mostly = 2 * mixtures >= draws;
+    const mostly = odds.recommended !== 1 && 2 * mixtures >= draws;
     yield say(mostly ? "ODDS_MIXTURE" : "ODDS_DENSE", { count: mostly ? mixtures : draws - mixtures, draws });
     ofAll = "";
   }

@@ -13,6 +13,8 @@ export function findingsOf(options, plan) {
 
 function* ofBest(options, { best, best_at_edge }) {
   const { law, shape, experts } = options;
+  const guess = Math.log(shape.vocab_size); // loss of a uniform guess
+  if (best.loss > guess) yield finding("worse_than_guess", { loss: best.loss, guess, vocab_size: shape.vocab_size });
   if (best.extrapolation.length && law.beyond_runs) yield law.beyond_runs;
   const ratio = best.n_tokens / best.n_active;
   if (ratio < 0.1 || ratio > 1e5) yield finding("tokens_per_parameter", { what: "the model has", ratio });
