@@ -20,7 +20,6 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
-from jax.experimental import multihost_utils
 from jaxtyping import Array, PyTree, Shaped
 from ml_collections import ConfigDict
 from orbax.checkpoint.checkpoint_managers import preservation_policy
@@ -212,8 +211,7 @@ class Checkpoints:
             for step in self._damaged:
                 path = storage.set_aside(self.directory / str(step), self.directory.parent)
                 distributed.log(f"the damaged checkpoint of step {step} is kept as {path}")
-        if jax.process_count() > 1:
-            multihost_utils.sync_global_devices("damaged checkpoints are set aside")
+        distributed.meet()
         self._damaged = []
         self._manager.reload()
 

@@ -4,6 +4,7 @@ With one process the same functions only turn signals into an orderly stop.
 """
 
 import contextlib
+import functools
 import importlib.util
 import itertools
 import os
@@ -15,6 +16,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import orbax.checkpoint as ocp
 from etils import epath
 from jax.experimental import multihost_utils
 from tqdm import tqdm
@@ -25,6 +27,7 @@ from jmoe.storage import ownership
 
 # Seconds until a silent process counts as dead, which ends the others; and for which a finished one waits for them.
 PATIENCE: dict[str, Any] = {"heartbeat_timeout_seconds": 60, "shutdown_timeout_seconds": 60}
+MEETING_MS = 3_600_000  # longest wait at a meeting; a process that died is noticed long before
 PLUGINS = {"cuda": ("jax_cuda12_plugin", "jax_cuda13_plugin"), "tpu": ("libtpu",)}  # modules by extra
 
 
@@ -83,10 +86,42 @@ def log(text: str, by_all: bool = False) -> None:
         tqdm.write(text, file=sys.stderr)
 
 
+_meetings = itertools.count()
+
+
+def meet() -> None:
+    """Waits until every process is here; every process must call it.
+
+    Where devices are CPUs, their collectives (Gloo) end a run whose processes begin one more than 30 seconds apart. So
+    processes meet after whatever may take one of them longer: compiling, writing, waiting for a lock.
+    """
+    if jax.process_count() > 1:
+        ocp.multihost.get_barrier_sync_fn()(key=f"jmoe.meet.{next(_meetings)}", timeout_ms=MEETING_MS)
+
+
+def compiled_together(function: jax.stages.Wrapped) -> Callable[..., Any]:
+    """A jitted function that no process runs on arguments of new shapes before all have compiled it for them."""
+    if jax.process_count() == 1:
+        return function
+    compiled = set()
+
+    @functools.wraps(function)
+    def run(*arguments: Any) -> Any:
+        shapes = tuple(np.shape(leaf) for leaf in jax.tree.leaves(arguments))
+        if shapes not in compiled:
+            function.lower(*arguments).compile()  # the call below finds it
+            compiled.add(shapes)
+            meet()
+        return function(*arguments)
+
+    return run
+
+
 def anywhere(condition: bool) -> bool:
     """Whether a condition holds in any process; every process must call it."""
     if jax.process_count() == 1:
         return condition
+    meet()
     return bool(np.any(multihost_utils.process_allgather(np.array(condition))))
 
 
@@ -94,6 +129,7 @@ def agreed(number: int) -> int:
     """The first process's `number`, in every process; every process must call it."""
     if jax.process_count() == 1:
         return number
+    meet()
     return int(multihost_utils.broadcast_one_to_all(np.int32(min(number, 2**31 - 1))))
 
 

@@ -71,6 +71,7 @@ class Evaluation:
         self._mesh = mesh
         self._text = text
         self._step = make_eval_step(config, mesh, end_of_text)
+        self._compiled_step = distributed.compiled_together(self._step)
         self._sets = corpus.validation_sets(config.data, config.model.vocab_size, text)
         for name, text_of_set in self._sets.items():
             warning = mixture.check_held_out(text_of_set, config)
@@ -102,4 +103,4 @@ class Evaluation:
         self, text: TrainingText, params: PyTree[Array]
     ) -> tuple[tuple[float, dict[str, float]], dict[str, float]]:
         """As step.losses_of_sources."""
-        return losses_of_sources(self._step, params, validation_sources(text, self._config, self._mesh))
+        return losses_of_sources(self._compiled_step, params, validation_sources(text, self._config, self._mesh))

@@ -53,6 +53,7 @@ def write(folder: epath.Path, params: PyTree[Array], config: ConfigDict, record:
     if is_first:
         owner_check.check_owner()
         export.write_folder(folder, params_on_host, config, record, config.model.dtype)
+    distributed.meet()
     distributed.log(f"wrote the snapshot {os.fspath(folder)} in {time.monotonic() - began:.1f} s")
 
 

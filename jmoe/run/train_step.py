@@ -47,7 +47,7 @@ class TrainStep:
         self.first_step = first_step
         self._schedule = schedule
         self._compiled = compiled
-        self._train_step = make_train_step(config, mesh, end_of_text)
+        self._train_step = distributed.compiled_together(make_train_step(config, mesh, end_of_text))
         self._kernels: set[str] = set()  # that log_kernels has printed
         kernels.take()  # leaves out those of an earlier run in this process
 
