@@ -229,7 +229,7 @@ def config_of(cell: Cell, n_devices: int) -> ConfigDict:
 def compile_blocks(config: ConfigDict, devices: Sequence[jax.Device]) -> jax.stages.Compiled:
     """Compiles the gradient of a sum over the outputs of all blocks."""
     mesh = sharding.make_mesh(config, devices)
-    specs = (parameter_specs(config.model), sharding.TOKENS)
+    specs = (parameter_specs(config.model, mesh.shape), sharding.TOKENS)
 
     def of_device(params: dict, tokens_BT: Int[Array, "B T"]) -> Float[Array, ""]:
         x_BTD, _, _ = transformer.apply(params, tokens_BT, config, training=True)

@@ -12,7 +12,7 @@ import re
 
 from fit.__main__ import COMMANDS
 from fit.__main__ import run as run_fit
-from fit.messages.finding import CATALOGUE, Kind
+from fit.messages.catalogue import CATALOGUE, Kind
 from fit.results import JSON_VERSION
 from jmoe.completion import Flag, defined_flags, flags_of, literal
 
