@@ -285,9 +285,8 @@ def _planned_layout(best: by_hours.Best) -> PlannedLayout:
     device_bytes, sent_bytes = by_hours.bytes_of(best)
     # seconds of sending in a step, at the peak of the chips' links, over seconds of computing it at their MFU
     chips = problem.chips.in_use(best.chips)
-    n_experts = int(np.asarray(models.shape.n_experts))
     step_flops = training_flops(float(models.n_active[best.row]), ramp[-1][1])
-    computing = step_flops / chips.rate(max(n_experts, 1))
+    computing = step_flops / chips.rate(round(models.law_experts))
     sending = sent_bytes * chips.n_devices / chips.count / chips.chip.network
     return PlannedLayout(
         batch_tokens=batch,

@@ -33,7 +33,7 @@ class Chips:
     Attributes:
       kind: a key of CHIPS.
       count: how many there are.
-      mfu: model FLOPs utilisation that training reaches, a number or {n_experts: number}.
+      mfu: model FLOPs utilisation that training reaches, a number or {n_experts: number}, as the law counts them.
       dollars_per_hour: price of one chip, or None.
       devices: chips of the same kind that serve the trained model together.
       mesh: the smallest step on the mesh to cost the training on.
@@ -98,7 +98,7 @@ class Chips:
         return self.in_use(int(layout.n_devices) // self.chip.devices)
 
     def rate(self, n_experts: int | None) -> float:
-        """FLOP/s that training a model of so many experts reaches on all chips.
+        """FLOP/s that training a model of so many experts, as the law counts them, reaches on all chips.
 
         Where `mfu` is by number of experts and lacks this one, the nearest number that it has counts.
         """
