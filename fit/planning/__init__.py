@@ -12,7 +12,8 @@ problem.py          what a plan solves: law, architecture, constraints, experts 
 grid.py             shapes and layouts to choose from; mesh.py, what a mesh must divide
 model_grid.py       these shapes with their counts, recipe and limits
 candidates.py       these models in layouts, with their seconds per token
-by_hours.py         the best candidate within hours; Optima, the best models of both ways as arrays
+optima.py           the best models as arrays, by hours or by FLOPs
+by_hours.py         the best candidate within hours
 
 3. The best size, tokens and number of experts:
 size_limits.py      the bounds on a size beside the budget; infeasible.py, which of them leaves no model

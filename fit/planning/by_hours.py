@@ -11,17 +11,17 @@ import dataclasses
 import functools
 import math
 from collections.abc import Sequence
-from typing import SupportsIndex
 
 import numpy as np
 
-from fit.aliases import Array, ByName, Floats, Json, Numbers
+from fit.aliases import Array, ByName, Floats, Numbers
 from fit.model.architecture import Architecture, root
 from fit.model.step_cost import step_cost
 from fit.planning import candidates as candidates_lib
 from fit.planning.candidates import Candidates
 from fit.planning.grid import Grid
 from fit.planning.model_grid import ModelGrid, loss_of, models_of
+from fit.planning.optima import COLUMNS, Optima
 from fit.planning.problem import Problem
 
 SPAN = 2.0  # hours within this factor share one set of candidates
@@ -34,7 +34,6 @@ TOKENS_PER_PARAMETER = 200  # where chips bound the size, FLOPs leave several ti
 AROUND = 1.25  # factor between a size and the shapes that its speed is interpolated between
 GAIN = 0.01  # share of tokens more that says what tokens are worth
 EMPTY = np.empty(0)
-COLUMNS = ("n_active", "n_total", "n_tokens", "loss", "d_model")  # numbers of Optima
 SHARED_EFFECT = 0.005  # share of the loss that sharing experts saves at most: 0.13% by the law that reads it
 COARSE = Grid(
     widths=Grid().widths[::4],
@@ -45,37 +44,7 @@ COARSE = Grid(
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Optima:
-    """The best models. All attributes are arrays of one shape; numbers are NaN where no model is feasible.
-
-    Attributes:
-      n_experts: as the law counts them.
-      n_active, n_total: parameters, real numbers.
-      n_tokens: training tokens.
-      loss: nats per token.
-      d_model: width, a real number.
-      size_bound: what fixed n_active: "" (the optimum is free), "memory", "chips" (which hold no larger model in
-        training), "serving" (larger models decode too slowly), "tokens" (all tokens are used), "plateau" (larger models
-        gain nothing) or "smallest".
-      feasible: whether the constraints leave any model.
-    """
-
-    n_experts: np.ndarray
-    n_active: np.ndarray
-    n_total: np.ndarray
-    n_tokens: np.ndarray
-    loss: np.ndarray
-    d_model: np.ndarray
-    size_bound: np.ndarray
-    feasible: np.ndarray
-
-    def row(self, i: SupportsIndex | tuple[()] = (), names: Sequence[str] = ("n_active", "n_tokens", "loss")) -> Json:
-        """The i-th optimum as a dictionary of plain numbers: n_experts and these names."""
-        return dict(n_experts=int(self.n_experts[i])) | {name: float(getattr(self, name)[i]) for name in names}
-
-
-def optima(problem: Problem, n_experts: Numbers) -> Optima:
+def best_within_hours(problem: Problem, n_experts: Numbers) -> Optima:
     """The best models within hours.
 
     Args:
@@ -272,9 +241,9 @@ class Best:
         return 1 / float(self.candidate.seconds_per_token[0])
 
     @property
-    def chips(self) -> int:
+    def n_chips(self) -> int:
         """Number of chips that train it."""
-        return int(self.candidate.chips[0])
+        return int(self.candidate.n_chips[0])
 
 
 def best_of(problem: Problem, e: float) -> Best | None:
@@ -287,7 +256,7 @@ def best_of(problem: Problem, e: float) -> Best | None:
         lowest = float(losses.min())
         if math.isfinite(lowest) and (best is None or lowest < best.loss):
             equal = np.flatnonzero(losses == lowest)
-            order = np.lexsort((candidates.seconds_per_token[equal], candidates.chips[equal]))
+            order = np.lexsort((candidates.seconds_per_token[equal], candidates.n_chips[equal]))
             first = equal[order[:1]]
             best = Best(problem, candidates.part(first), int(tokens[first[0]]), lowest)
     return best

@@ -46,14 +46,14 @@ class OnMeshes:
     Attributes:
       models: The shapes.
       row: Index of the shape in `models`.
-      chips: Number of chips.
+      n_chips: Number of chips.
       data, expert, model: Devices of the mesh's axes.
       group_tokens: As config.model.group_tokens.
     """
 
     models: ModelGrid
     row: Array
-    chips: Array
+    n_chips: Array
     data: Array
     expert: Array
     model: Array
@@ -383,7 +383,7 @@ class _Search:
         batch, least, most = self._published_batches(pairs) if models.as_published else _batches_of_runs(pairs)
         least = np.maximum(least, np.floor(models.least_tokens[pairs.row, None]) + 1)
         most = np.floor(np.minimum(most, models.most_tokens[pairs.row, None]))
-        tokens = self.tokens(pairs.row, pairs.chips)[:, None]
+        tokens = self.tokens(pairs.row, pairs.n_chips)[:, None]
         is_allowed = (batch > 0) & (least <= np.minimum(tokens, most))
         if self.n_tokens is not None:
             is_allowed &= tokens <= most

@@ -35,6 +35,7 @@ from fit.planning import (
 )
 from fit.planning.comparison import Comparison, DenseAnswer, LawAnswer, NoAnswer, ReferenceAnswer, VotesOfLaw
 from fit.planning.constraints import Constraints
+from fit.planning.optima import COLUMNS, Optima
 from fit.planning.options import BudgetOptions
 from fit.planning.other_budget import ClockComparison
 from fit.planning.problem import Problem
@@ -206,7 +207,7 @@ def answer(law: Law, shared: SharedProblem) -> LawAnswer | NoAnswer:
     counted = law_counts.with_law_vocabulary(law, architecture)
     columns = counted.columns(architecture.d_model(model.n_active, e), e, law.counts_embedding)
     return LawAnswer(
-        **{name: model[name] for name in ("n_experts", *solve.COLUMNS)},
+        **{name: model[name] for name in ("n_experts", *COLUMNS)},
         law=law.name,
         form=law.form.name,
         source=law.source or None,
@@ -326,7 +327,7 @@ class _Best:
     `solved` is None where nothing is feasible.
     """
 
-    solved: optimum.Optima | None
+    solved: Optima | None
     problem: Problem
     index: int
 
@@ -353,7 +354,7 @@ def _best(problem: Problem, architectures: list[Architecture], experts: Array) -
     lowest = math.inf
     for architecture in architectures:
         of_architecture = dataclasses.replace(problem, architecture=architecture)
-        solved = optimum.solve(of_architecture, experts[architecture.has_enough_experts(experts)])
+        solved = optimum.best_models(of_architecture, experts[architecture.has_enough_experts(experts)])
         if not solved.feasible.any():
             continue
         index = int(np.nanargmin(solved.loss))

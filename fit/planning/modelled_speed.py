@@ -29,7 +29,7 @@ class Speed(Record):
     Attributes:
       tokens_per_second: Of all chips.
       mfu: Model FLOPs utilisation, with 6 FLOPs for each active parameter and token.
-      hours: Of the whole training.
+      hours: Of the whole training, without inference tokens.
     """
 
     tokens_per_second: list[float]
@@ -114,7 +114,7 @@ def speed_of_optimum(problem: Problem, n_experts: float, n_active: float, n_toke
 
 def speed_of_best(best: by_hours.Best) -> Speed:
     """The speed of a candidate on its chips."""
-    chips = best.problem.chips.in_use(best.chips)
+    chips = best.problem.chips.with_count(best.n_chips)
     n_active = float(best.models.n_active[best.row])
     return speed_of(best.problem, chips, best.tokens_per_second, n_active, best.n_tokens)
 

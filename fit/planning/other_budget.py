@@ -68,7 +68,7 @@ def against_other_budget(problem: Problem, best: Mapping[str, Any], experts: Flo
 
 def _best(problem: Problem, experts: Floats) -> Json | None:
     """The best model with one of these numbers of experts; None where none is feasible."""
-    solved = optimum.solve(problem, np.asarray(experts, float))
+    solved = optimum.best_models(problem, np.asarray(experts, float))
     return solved.row(int(np.nanargmin(solved.loss))) if solved.feasible.any() else None
 
 

@@ -111,7 +111,7 @@ def _on_chips(built: Buildable, cost: BuildableCost, chips: TrainingChips, has_b
             return []
         comment = sentences.CONFIG_MICROBATCH.format(**chips)
         return [f"config.microbatch_tokens = {cost.microbatch_tokens:_}  # {comment}"]
-    lines = [f"# {say(sentences.CONFIG_LAYOUT, **{**chips, **mesh, 'count': chips.in_use})}"]
+    lines = [f"# {say(sentences.CONFIG_LAYOUT, **{**chips, **mesh, 'count': chips.n_used})}"]
     if built.batch_tokens:
         if not has_batches:
             lines.append(f"config.batch_tokens = ({_ramp(built.batch_tokens)},)")

@@ -279,5 +279,5 @@ def _loss_of_token_cap(problem: Problem, best: Optimum) -> float | None:
     """Nats per token that the cap on tokens costs; None without a cap, or without a budget."""
     if problem.constraints.max_tokens is None or not problem.constraints.has_budget:
         return None
-    solved = optimum.optima(repeats.of_fresh_text(problem.within(max_tokens=None)))
+    solved = optimum.best_of_each_number(repeats.of_fresh_text(problem.within(max_tokens=None)))
     return best.loss - float(np.nanmin(solved.loss))

@@ -82,7 +82,11 @@ class Problem:
     @property
     def cap(self) -> float:
         """The most tokens to train on; infinite without a limit."""
-        return math.inf if self.constraints.cap is None else float(np.asarray(self.constraints.cap))
+        return (
+            math.inf
+            if self.constraints.max_tokens_read is None
+            else float(np.asarray(self.constraints.max_tokens_read))
+        )
 
     def tokens(self, hours: Numbers, seconds_per_token: Numbers) -> Array:
         """Whole training tokens that hours leave beside inference tokens, each a third of one; perhaps negative."""

@@ -15,6 +15,7 @@ from fit.errors import UserError
 from fit.messages import sentences, units
 from fit.model.architecture import INFERENCE, training_flops
 from fit.planning import by_hours, optimum
+from fit.planning.optima import Optima
 from fit.planning.problem import Problem
 from fit.planning.training_chips import SECONDS_PER_HOUR
 from fit.results import Record, optional
@@ -80,7 +81,7 @@ def least_flops(
 
     def excess(log_amount: Numbers) -> Array:
         """By how much the best loss under budgets lies above the loss to reach."""
-        best = optimum.solve(problem.with_amount(np.exp(log_amount)), n_experts)
+        best = optimum.best_models(problem.with_amount(np.exp(log_amount)), n_experts)
         return np.where(best.feasible, best.loss - loss, np.inf)
 
     low = np.log(least)
@@ -119,11 +120,11 @@ def reach(problem: Problem, loss: float) -> tuple[Problem, Target]:
         if flops is None:
             rows.append(TargetRow(n_experts=int(e), flops=None))
             continue
-        solved = optimum.solve(problem.within(flops=flops), e)
+        solved = optimum.best_models(problem.within(flops=flops), e)
         rows.append(_row(problem, solved, ()))
     reached = [row for row in rows if row.flops is not None]
     if not reached:
-        solved = optimum.optima(problem.within(flops=units.LARGEST))
+        solved = optimum.best_of_each_number(problem.within(flops=units.LARGEST))
         raise UserError(sentences.OUT_OF_REACH.format(loss=loss, least=np.nanmin(solved.loss)))
     chips = problem.constraints.chips
     if chips and isinstance(chips.mfu, dict):
@@ -143,14 +144,14 @@ def front(problem: Problem) -> list[TargetRow]:
         flops = problem.constraints.flops
         flops = {e: share * f for e, f in flops.items()} if isinstance(flops, dict) else share * flops
         try:
-            solved = optimum.optima(problem.within(flops=flops))
+            solved = optimum.best_of_each_number(problem.within(flops=flops))
         except UserError:  # too small to train and serve any model
             continue
         rows.append(_row(problem, solved, int(np.nanargmin(solved.loss))))
     return rows
 
 
-def _row(problem: Problem, solved: optimum.Optima, i: SupportsIndex | tuple[()]) -> TargetRow:
+def _row(problem: Problem, solved: Optima, i: SupportsIndex | tuple[()]) -> TargetRow:
     """The i-th optimum with its FLOPs and, on chips, its hours and dollars."""
     model = solved.row(i)
     training = float(training_flops(model["n_active"], model["n_tokens"]))
