@@ -12,6 +12,7 @@ problem.py          what a plan solves: law, architecture, constraints, experts 
 grid.py             shapes and layouts to choose from; mesh.py, what a mesh must divide
 model_grid.py       these shapes with their counts, recipe and limits
 candidates.py       these models in layouts, with their seconds per token
+size_speeds.py      what chips reach of a size: its speed, and the largest they train
 optima.py           the best models as arrays, by hours or by FLOPs
 by_hours.py         the best candidate within hours
 

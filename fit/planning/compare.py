@@ -29,6 +29,7 @@ from fit.planning import (
     optimum,
     other_budget,
     plan_findings,
+    size_speeds,
     solve,
     target,
     votes,
@@ -257,7 +258,7 @@ def _clock(problem: Problem, model: Optimum, experts: Array) -> ClockComparison 
     """What FLOPs would choose of these numbers of experts in place of hours, or hours in place of FLOPs."""
     allowed = experts[problem.architecture.has_enough_experts(experts)]
     if problem.is_by_hours:
-        allowed = [e for e in allowed if by_hours.trains_any(problem, float(e))]
+        allowed = [e for e in allowed if size_speeds.trains_any(problem, float(e))]
     return other_budget.against_other_budget(problem, model, allowed)
 
 

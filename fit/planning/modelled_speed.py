@@ -10,7 +10,7 @@ from fit.model.architecture import Model, training_flops
 from fit.model.efficiencies import Calibration
 from fit.model.measured import MeasuredRun
 from fit.model.shape import ModelShape
-from fit.planning import by_hours, recipe
+from fit.planning import by_hours, recipe, size_speeds
 from fit.planning.problem import Problem
 from fit.planning.training_chips import SECONDS_PER_HOUR, Chips
 from fit.results import Record
@@ -106,7 +106,7 @@ def _model_of(problem: Problem, width: int, routed: int) -> Model:
 
 def speed_of_optimum(problem: Problem, n_experts: float, n_active: float, n_tokens: float) -> Speed | None:
     """The speed of a model of real size, between shapes of the grid; None where the chips train no such model."""
-    rate = by_hours.tokens_per_second(problem, n_experts, n_active, n_tokens)
+    rate = size_speeds.tokens_per_second(problem, n_experts, n_active, n_tokens)
     if rate is None:
         return None
     return speed_of(problem, problem.chips, rate, n_active, n_tokens)

@@ -14,7 +14,7 @@ from fit.aliases import Array, Json, Numbers
 from fit.errors import UserError
 from fit.messages import sentences, units
 from fit.model.architecture import INFERENCE, training_flops
-from fit.planning import by_hours, optimum
+from fit.planning import by_hours, optimum, size_speeds
 from fit.planning.optima import Optima
 from fit.planning.problem import Problem
 from fit.planning.training_chips import SECONDS_PER_HOUR
@@ -171,7 +171,7 @@ def _price(problem: Problem, model: Json, flops: float) -> dict[str, float | Non
     """{hours, dollars} of the FLOPs of a model: at its modelled speed, or at the MFU where there is none."""
     rate = None
     if problem.calibration is not None:
-        rate = by_hours.tokens_per_second(problem, model["n_experts"], model["n_active"], model["n_tokens"])
+        rate = size_speeds.tokens_per_second(problem, model["n_experts"], model["n_active"], model["n_tokens"])
     if rate is None:
         return problem.chips.price(flops, model["n_experts"])
     return problem.chips.price_of_hours(flops / training_flops(model["n_active"], rate) / SECONDS_PER_HOUR)
