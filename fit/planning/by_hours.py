@@ -16,7 +16,6 @@ import numpy as np
 
 from fit.aliases import Array, ByName, Floats, Numbers
 from fit.model.architecture import Architecture, root
-from fit.model.step_cost import step_cost
 from fit.planning import candidates as candidates_lib
 from fit.planning.candidates import Candidates
 from fit.planning.grid import Grid
@@ -255,15 +254,6 @@ def best_of(problem: Problem, e: float) -> Best | None:
             first = equal[order[:1]]
             best = Best(problem, candidates.part(first), int(tokens[first[0]]), lowest)
     return best
-
-
-def bytes_of(best: Best) -> tuple[float, float]:
-    """(memory of a device in a step, bytes that it sends in a step) of a candidate."""
-    problem = best.problem
-    candidate = best.candidate
-    shape = best.models.of(candidate.row)
-    step = step_cost(shape, candidate.layout(problem), problem.chips.chip, problem.efficiencies)
-    return float(np.squeeze(step.device_bytes)), float(np.squeeze(step.sent_bytes))
 
 
 def size_bound(best: Best) -> str:

@@ -282,7 +282,8 @@ def _planned_layout(best: by_hours.Best) -> PlannedLayout:
     batch = int(candidate.batch_tokens[0])
     at_once = int(candidate.microbatch_tokens[0])
     ramp = recipe.ramp_on_mesh(batch, int(candidate.unit[0]), best.n_tokens, models.as_published)
-    device_bytes, sent_bytes = by_hours.bytes_of(best)
+    step = candidate.step(problem)  # its bytes for the best alone: for all candidates they cost a fourth of the search
+    sent_bytes = float(np.squeeze(step.sent_bytes))
     # seconds of sending in a step, at the peak of the chips' links, over seconds of computing it at their MFU
     chips = problem.chips.with_count(best.n_chips)
     step_flops = training_flops(float(models.n_active[best.row]), ramp[-1][1])
@@ -299,7 +300,7 @@ def _planned_layout(best: by_hours.Best) -> PlannedLayout:
         flash=models.as_published,
         group_tokens=int(candidate.group_tokens[0]),
         ramp=ramp,
-        device_bytes=device_bytes,
+        device_bytes=float(np.squeeze(step.device_bytes)),
         sent_bytes=sent_bytes,
         sending_share=sending / computing,
     )
