@@ -64,8 +64,7 @@ def compare(laws: Sequence[Law], options: BudgetOptions) -> Comparison:
         experts=options.experts,
         used=options.shape.used,
         reference=options.reference_model,
-        hours=options.hours if options.is_by_time else None,
-        prices_by_time=options.prices_by_time,
+        has_modelled_speeds=options.has_modelled_speeds,
         speeds=options.speeds,
     )
     result = compare_laws(laws, shared)
@@ -84,8 +83,7 @@ class SharedProblem:
       experts: Numbers of experts to choose from; None takes each law's own.
       used: Widths of experts that a token may use, for laws that read it; None takes each law's own.
       reference: A model to set beside each law's best.
-      hours: Hours as the budget, in place of the FLOPs of the constraints.
-      prices_by_time: Whether FLOPs are the budget, and hours follow from modelled speeds.
+      has_modelled_speeds: Whether each model has its own speed on the chips.
       speeds: Path of a table of the user's speeds, or None.
     """
 
@@ -94,8 +92,7 @@ class SharedProblem:
     experts: Floats | None = None
     used: Sequence[float] | None = None
     reference: PublishedModel | None = None
-    hours: float | None = None
-    prices_by_time: bool = False
+    has_modelled_speeds: bool = False
     speeds: str | None = None
 
 
@@ -111,12 +108,9 @@ def compare_laws(laws: Sequence[Law], shared: SharedProblem) -> Comparison:
             answers.append(response)
     if not answers:
         raise UserError(infeasible[0].why)
-    constraints = shared.constraints.to_json()
-    if shared.hours is not None:
-        constraints = dict(hours=shared.hours) | constraints
     return Comparison(
         **shared.shape,
-        constraints=constraints,
+        constraints=shared.constraints.to_json(),
         about=ABOUT,
         laws=answers,
         infeasible=infeasible,
@@ -336,9 +330,9 @@ class _Best:
 def _problem(law: Law, shared: SharedProblem, architecture: Architecture) -> Problem:
     """The problem of one law."""
     problem = Problem(law, architecture, shared.constraints)
-    if shared.hours is None and not shared.prices_by_time:
-        return problem
-    return modelled_speed.at_modelled_speeds(problem, shared.hours, shared.speeds)
+    if shared.has_modelled_speeds:
+        return modelled_speed.at_modelled_speeds(problem, shared.speeds)
+    return problem
 
 
 def _best(problem: Problem, architectures: list[Architecture], experts: Array) -> _Best:

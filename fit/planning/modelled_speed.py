@@ -37,19 +37,17 @@ class Speed(Record):
     hours: list[float]
 
 
-def at_modelled_speeds(problem: Problem, hours: float | None, path: str | None) -> Problem:
-    """The problem on chips at the speed of each model, with hours as the budget where they are given.
+def at_modelled_speeds(problem: Problem, path: str | None) -> Problem:
+    """The problem on chips at the speed of each model.
 
     Args:
       problem: The problem.
-      hours: The budget in place of FLOPs; None for the problem's own.
       path: Of a table of the user's speeds, or None.
 
     Raises:
       UserError: The table cannot be read.
     """
-    problem = dataclasses.replace(problem, calibration=calibration_of(problem, path))
-    return problem if hours is None else problem.within(hours=hours, flops=None)
+    return dataclasses.replace(problem, calibration=calibration_of(problem, path))
 
 
 def calibration_of(problem: Problem, path: str | None) -> Calibration:

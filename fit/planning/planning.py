@@ -144,14 +144,13 @@ def problem_of(law: Law, options: PlanOptions, architecture: Architecture) -> Pr
       UserError: An option does not suit the law, or a table of speeds cannot be read.
     """
     experts = experts_to_compare(law, options.experts)
-    constraints = dataclasses.replace(options.constraints(experts), epochs=options.epochs)
     slack = 0.0
     if options.epochs is not None and options.max_tokens is not None:
         law = repeats.of_law(law, options.max_tokens)
         slack = optimum.NEAR if options.target_loss is None else 0.0  # a target is met exactly
-    problem = Problem(law, architecture, constraints, experts, slack=slack)
-    if options.is_by_time or options.prices_by_time:
-        return modelled_speed.at_modelled_speeds(problem, options.hours, options.speeds)
+    problem = Problem(law, architecture, options.constraints(experts), experts, slack=slack)
+    if options.has_modelled_speeds:
+        return modelled_speed.at_modelled_speeds(problem, options.speeds)
     return problem
 
 

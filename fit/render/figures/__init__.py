@@ -181,8 +181,8 @@ def _draw_by_hours(
     shapes = options.shape_request
     assert training_chips is not None and shapes is not None
     hours = flops / training_chips.rate(1) / SECONDS_PER_HOUR
-    problem = Problem(law, architecture, Constraints(chips=training_chips, request=shapes), experts)
-    return budget.frontier(modelled_speed.at_modelled_speeds(problem, hours, speeds))
+    problem = Problem(law, architecture, Constraints(hours=hours, chips=training_chips, request=shapes), experts)
+    return budget.frontier(modelled_speed.at_modelled_speeds(problem, speeds))
 
 
 def budgets_of(law: Law, runs: Runs | None = None) -> list[float]:

@@ -108,7 +108,7 @@ def test_own_speeds_recalibrate_the_plan(capsys, tmp_path):
     steps = [true.step_cost("H100", run.shape, run.layout) for run in runs]
     write([run.layout.batch_tokens / step.seconds for run, step in zip(runs, steps, strict=True)])
     found = plan(capsys, "--chips=H100:64", "--hours=240", f"--speeds={path}")
-    problem = Problem(law, architecture, limits_of_time, calibration=true).within(hours=240, flops=None)
+    problem = Problem(law, architecture, limits_of_time, calibration=true)
     for row in found["optima"]:
         low, middle, high = row["speed"]["tokens_per_second"]
         rate = size_speeds.tokens_per_second(problem, row["n_experts"], row["n_active"], row["n_tokens"])

@@ -82,12 +82,13 @@ def question_of(state):
         kv_tokens=float(state.get("context", 0)),
         max_tokens=float(state["max_tokens"]) if "max_tokens" in state else None,
         inference_tokens=float(state.get("inference_tokens", 0)),
+        hours=float(state["hours"]),
         chips=chips,
         request=request,
     )
     experts = tuple(map(int, state["experts"].split(","))) if "experts" in state else law.experts
     problem = Problem(law, architecture, limits, experts)
-    return modelled_speed.at_modelled_speeds(problem, float(state["hours"]), None)
+    return modelled_speed.at_modelled_speeds(problem, None)
 
 
 def hours_of(problem, row):
