@@ -234,7 +234,7 @@ def _cost(
 
 def modelled_mfu(optima: list[Optimum]) -> dict[int, float]:
     """{n_experts: MFU} of the optima: that of its speed, or the assumed one for an optimum without a speed."""
-    return {row.n_experts: float(f"{row.speed.mfu[1]:.3g}") if row.speed else MFU for row in optima}
+    return {row.n_experts: row.speed.mfu[1] if row.speed else MFU for row in optima}
 
 
 def _interval(problem: Problem, chosen: ChosenModel, experts_of_law: float) -> list[float] | None:
