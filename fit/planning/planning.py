@@ -198,8 +198,9 @@ def plan_within(problem: Problem, reached: Target | None = None) -> Plan:
     best = ranking.recommended if reached is None else ranking.best_by_median  # the target is met by the median
     # build
     built, run_recipe = buildable.of_plan(problem, optima, best)
-    base_config, overrides = recipe.runs_config(law, architecture == PAPER)
-    if run_recipe is not None:
+    if run_recipe is None:
+        base_config, overrides = recipe.runs_config(law, architecture == PAPER)
+    else:
         base_config = run_recipe.base_config
         overrides = run_recipe.overrides
     # cost
