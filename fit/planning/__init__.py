@@ -6,7 +6,8 @@ makes; plan.py has the whole plan.
 1. What is asked:
 options.py          options of fit plan and fit compare
 constraints.py      the budget, FLOPs or hours, and the limits of a plan; training_chips.py, the chips
-problem.py          what a plan solves: law, architecture, constraints, experts and what the chips reach
+problem.py          what a plan solves: law, architecture, constraints, experts and what the chips reach;
+                    planning.problem_of makes it of the options, complete
 
 2. What may be built, for plans on chips and for the model to build:
 grid.py             shapes and layouts to choose from; mesh.py, what a mesh must divide
