@@ -120,7 +120,6 @@ def question_of(law: Law, chips: str, hours: float) -> Problem:
     limits = parsed.constraints()
     assert limits.chips is not None
     calibration = efficiencies.of_our_trainer(limits.chips.kind, limits.chips.count)
-    limits = dataclasses.replace(limits, hours=hours, flops=None)
     return Problem(law, PAPER, limits, EXPERTS, calibration, by_hours.COARSE)
 
 

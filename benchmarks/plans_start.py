@@ -141,7 +141,7 @@ def config_of(case: Case, plan: Plan, folder: str) -> ConfigDict:
 def refusal(case: Case, plan: Plan, config: ConfigDict) -> str:
     """Returns why a dry run would refuse the config on those of the case's chips that train; "" if it would not."""
     assert plan.chips is not None
-    n_devices, capacity = accelerators.devices(*accelerator(case.kind, plan.chips.in_use))
+    n_devices, capacity = accelerators.devices(*accelerator(case.kind, plan.chips.n_used))
     try:
         check_config(schema.complete(config))
         sizes = check_mesh(config, n_devices)
@@ -155,7 +155,7 @@ def refusal(case: Case, plan: Plan, config: ConfigDict) -> str:
 def other_hours(case: Case, plan: Plan, config: ConfigDict) -> str:
     """Returns the hours of a dry run where they are not the plan's within 1%, else ""."""
     assert plan.chips is not None and plan.buildable is not None and plan.buildable.cost is not None
-    count = plan.chips.in_use
+    count = plan.chips.n_used
     of_chip = prices.tokens_per_chip_second(config, *accelerator(case.kind, count))
     planned = plan.buildable.cost.training_hours
     hours = math.inf if of_chip is None else plan.buildable.n_tokens / of_chip / count / 3600
@@ -200,7 +200,7 @@ def compiled(case: Case) -> dict:
         config = config_of(case, plan, folder)
     began = time.monotonic()
     assert plan.chips is not None
-    topology, _ = accelerator(case.kind, plan.chips.in_use)
+    topology, _ = accelerator(case.kind, plan.chips.n_used)
     row = dict(plan=case.command, topology=topology, planned=plan["buildable"]["cost"]["mesh"]["step_bytes"])
     row |= {name: plan["buildable"][name] for name in ("n_active", "n_total", "n_experts", "d_model", "n_blocks")}
     row |= {name: plan["buildable"]["cost"]["mesh"][name] for name in ("data", "expert", "model", "remat")}

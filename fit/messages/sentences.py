@@ -117,7 +117,7 @@ INTERVAL = ", {loss:.4f} between the {first:g}th and {last:g}th percentile of {d
 
 # Its price, and how sure it is.
 CHIPS_IN_USE = "{used} of your {count} x {kind}"
-SHORT_PRICE = "{training_hours:duration}{dollars} on {chips} at MFU {mfu:g}{assumed}"
+SHORT_PRICE = "{training_hours:duration}{dollars} on {chips} at MFU {mfu:.3g}{assumed}"
 SHORT_PRICE_TIME = "{training_hours:duration} ({ends:duration}){dollars} on {chips} at MFU {mfu:.2g}, {label}"
 SHORT_DOLLARS = " and {training_dollars:dollars}"
 SHORT_SERVED = "{memory_bytes:memory} to serve"

@@ -6,13 +6,16 @@ makes; plan.py has the whole plan.
 1. What is asked:
 options.py          options of fit plan and fit compare
 constraints.py      the budget, FLOPs or hours, and the limits of a plan; training_chips.py, the chips
-problem.py          what a plan solves: law, architecture, constraints, experts and what the chips reach
+problem.py          what a plan solves: law, architecture, constraints, experts and what the chips reach;
+                    planning.problem_of makes it of the options, complete
 
 2. What may be built, for plans on chips and for the model to build:
 grid.py             shapes and layouts to choose from; mesh.py, what a mesh must divide
 model_grid.py       these shapes with their counts, recipe and limits
 candidates.py       these models in layouts, with their seconds per token
-by_hours.py         the best candidate within hours; Optima, the best models of both ways as arrays
+size_speeds.py      what chips reach of a size: its speed, and the largest they train
+optima.py           the best models as arrays, by hours or by FLOPs
+by_hours.py         the best candidate within hours
 
 3. The best size, tokens and number of experts:
 size_limits.py      the bounds on a size beside the budget; infeasible.py, which of them leaves no model

@@ -212,10 +212,10 @@ def _speed(problem: Problem, chosen: ChosenModel, experts_of_law: float) -> Spee
     if problem.calibration is None:
         return None
     n_active = int(chosen.model.shape.n_active)
-    if chosen.speed is None or chosen.layout is None:
+    if chosen.tokens_per_second is None or chosen.layout is None:
         return modelled_speed.speed_of_optimum(problem, experts_of_law, n_active, chosen.n_tokens)
     used = problem.chips.of_layout(chosen.layout)
-    return modelled_speed.speed_of(problem, used, chosen.speed, n_active, chosen.n_tokens)
+    return modelled_speed.speed_of(problem, used, chosen.tokens_per_second, n_active, chosen.n_tokens)
 
 
 def _cost(
@@ -234,7 +234,7 @@ def _cost(
 
 def modelled_mfu(optima: list[Optimum]) -> dict[int, float]:
     """{n_experts: MFU} of the optima: that of its speed, or the assumed one for an optimum without a speed."""
-    return {row.n_experts: float(f"{row.speed.mfu[1]:.3g}") if row.speed else MFU for row in optima}
+    return {row.n_experts: row.speed.mfu[1] if row.speed else MFU for row in optima}
 
 
 def _interval(problem: Problem, chosen: ChosenModel, experts_of_law: float) -> list[float] | None:

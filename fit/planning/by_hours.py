@@ -11,30 +11,23 @@ import dataclasses
 import functools
 import math
 from collections.abc import Sequence
-from typing import SupportsIndex
 
 import numpy as np
 
-from fit.aliases import Array, ByName, Floats, Json, Numbers
+from fit.aliases import Array, ByName, Floats, Numbers
 from fit.model.architecture import Architecture, root
-from fit.model.step_cost import step_cost
 from fit.planning import candidates as candidates_lib
 from fit.planning.candidates import Candidates
 from fit.planning.grid import Grid
 from fit.planning.model_grid import ModelGrid, loss_of, models_of
+from fit.planning.optima import COLUMNS, Optima
 from fit.planning.problem import Problem
+from fit.planning.size_speeds import MOST_TOKENS, NEXT_SIZES
 
 SPAN = 2.0  # hours within this factor share one set of candidates
 MOST_DOUBLINGS = 40  # of the hours, in search of those that reach a loss
-MOST_TOKENS = 1e18  # training tokens in that search, and of a size that chips train
-SMALLEST = 8  # smallest shapes, of which chips train one if they train any
-CHUNK = 32  # shapes that are looked at together, from the largest on
-NEXT_SIZES = 8  # larger shapes that say what bounds a size
-TOKENS_PER_PARAMETER = 200  # where chips bound the size, FLOPs leave several times the tokens that are best
-AROUND = 1.25  # factor between a size and the shapes that its speed is interpolated between
 GAIN = 0.01  # share of tokens more that says what tokens are worth
 EMPTY = np.empty(0)
-COLUMNS = ("n_active", "n_total", "n_tokens", "loss", "d_model")  # numbers of Optima
 SHARED_EFFECT = 0.005  # share of the loss that sharing experts saves at most: 0.13% by the law that reads it
 COARSE = Grid(
     widths=Grid().widths[::4],
@@ -45,37 +38,7 @@ COARSE = Grid(
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Optima:
-    """The best models. All attributes are arrays of one shape; numbers are NaN where no model is feasible.
-
-    Attributes:
-      n_experts: as the law counts them.
-      n_active, n_total: parameters, real numbers.
-      n_tokens: training tokens.
-      loss: nats per token.
-      d_model: width, a real number.
-      size_bound: what fixed n_active: "" (the optimum is free), "memory", "chips" (which hold no larger model in
-        training), "serving" (larger models decode too slowly), "tokens" (all tokens are used), "plateau" (larger models
-        gain nothing) or "smallest".
-      feasible: whether the constraints leave any model.
-    """
-
-    n_experts: np.ndarray
-    n_active: np.ndarray
-    n_total: np.ndarray
-    n_tokens: np.ndarray
-    loss: np.ndarray
-    d_model: np.ndarray
-    size_bound: np.ndarray
-    feasible: np.ndarray
-
-    def row(self, i: SupportsIndex | tuple[()] = (), names: Sequence[str] = ("n_active", "n_tokens", "loss")) -> Json:
-        """The i-th optimum as a dictionary of plain numbers: n_experts and these names."""
-        return dict(n_experts=int(self.n_experts[i])) | {name: float(getattr(self, name)[i]) for name in names}
-
-
-def optima(problem: Problem, n_experts: Numbers) -> Optima:
+def best_within_hours(problem: Problem, n_experts: Numbers) -> Optima:
     """The best models within hours.
 
     Args:
@@ -272,9 +235,9 @@ class Best:
         return 1 / float(self.candidate.seconds_per_token[0])
 
     @property
-    def chips(self) -> int:
+    def n_chips(self) -> int:
         """Number of chips that train it."""
-        return int(self.candidate.chips[0])
+        return int(self.candidate.n_chips[0])
 
 
 def best_of(problem: Problem, e: float) -> Best | None:
@@ -287,19 +250,10 @@ def best_of(problem: Problem, e: float) -> Best | None:
         lowest = float(losses.min())
         if math.isfinite(lowest) and (best is None or lowest < best.loss):
             equal = np.flatnonzero(losses == lowest)
-            order = np.lexsort((candidates.seconds_per_token[equal], candidates.chips[equal]))
+            order = np.lexsort((candidates.seconds_per_token[equal], candidates.n_chips[equal]))
             first = equal[order[:1]]
             best = Best(problem, candidates.part(first), int(tokens[first[0]]), lowest)
     return best
-
-
-def bytes_of(best: Best) -> tuple[float, float]:
-    """(memory of a device in a step, bytes that it sends in a step) of a candidate."""
-    problem = best.problem
-    candidate = best.candidate
-    shape = best.models.of(candidate.row)
-    step = step_cost(shape, candidate.layout(problem), problem.chips.chip, problem.efficiencies)
-    return float(np.squeeze(step.device_bytes)), float(np.squeeze(step.sent_bytes))
 
 
 def size_bound(best: Best) -> str:
@@ -367,16 +321,6 @@ def best_architecture(
     return chosen, lowest
 
 
-def trains_any(problem: Problem, e: float) -> bool:
-    """Whether the chips train any model with one number of experts, however long it takes."""
-    for models in models_of(problem, e):
-        rows = np.argsort(models.n_active, kind="stable")[:SMALLEST]
-        tokens = np.maximum(models.least_tokens + 1, 1e9)
-        if len(candidates_lib.trained_on(problem, models, rows, tokens)):
-            return True
-    return False
-
-
 def least_hours(problem: Problem, e: float, loss: float) -> float | None:
     """The least hours, from those of the problem up, in which one number of experts reaches a loss.
 
@@ -412,95 +356,3 @@ def _hours_to_reach(problem: Problem, candidates: Candidates, loss: float) -> fl
 def _could_reach(problem: Problem, e: float, hours: float, loss: float) -> bool:
     """Whether a lower bound of the losses in so many hours is as low as this loss."""
     return any(candidates_lib.least_loss(problem, models, hours) <= loss for models in models_of(problem, e))
-
-
-def tokens_per_second(problem: Problem, e: float, n_active: float, n_tokens: float) -> float | None:
-    """The speed of a model whose size lies between shapes of the grid.
-
-    It is interpolated linearly in logarithms, so that a smaller model is never slower. Above the largest shape that the
-    chips train, the MFU stays the same.
-
-    Args:
-      problem: The problem.
-      e: Its number of experts, as the law counts them.
-      n_active: Its active parameters.
-      n_tokens: Its training tokens.
-
-    Returns:
-      Tokens per second of all chips; None where they train no model of this size or smaller.
-    """
-    sizes = []
-    speeds = []
-    for models in models_of(problem, e):
-        all_sizes = models.n_active
-        tokens = np.full(all_sizes.shape, n_tokens)
-        order = np.argsort(-all_sizes, kind="stable")
-        rows = order[(all_sizes[order] <= AROUND * n_active) & (models.limited_by[order] == "")]
-        n_near = int(np.sum(all_sizes[rows] >= n_active / AROUND))
-        start = max(n_near, 1)
-        part = candidates_lib.on_tokens(problem, models, rows[:start], tokens)
-        while part is None and start < len(rows):  # the chips train none of these: look at smaller ones
-            part = candidates_lib.on_tokens(problem, models, rows[start : start + NEXT_SIZES], tokens)
-            start += NEXT_SIZES
-        if part is not None:
-            sizes.append(all_sizes[part.row])
-            speeds.append(1 / part.seconds_per_token)
-    if not sizes:
-        return None
-    return _interpolated(np.concatenate(sizes), np.concatenate(speeds), n_active)
-
-
-def _interpolated(sizes: Array, speeds: Array, n_active: float) -> float:
-    """The speed at a size, between the fastest candidates."""
-    order = np.lexsort((-speeds, sizes))
-    log_sizes, first = np.unique(np.log(sizes[order]), return_index=True)
-    log_speeds = np.log(speeds[order])[first]
-    log_speeds = np.maximum.accumulate(log_speeds[::-1])[::-1]  # a smaller model is at least as fast
-    above_largest = max(math.log(n_active) - log_sizes[-1], 0.0)
-    return math.exp(float(np.interp(math.log(n_active), log_sizes, log_speeds)) - above_largest)
-
-
-def largest(problem: Problem, e: float, n_tokens: float) -> float:
-    """n_active of the largest shape with e experts that the chips train on so many tokens; 0 for none."""
-    most = 0.0
-    for models in models_of(problem, e):
-        tokens = np.full(models.n_active.shape, n_tokens)
-        most = _largest_trained(problem, models, models.limited_by == "", tokens, most)
-    return most
-
-
-def largest_by_flops(problem: Problem, e: float) -> float:
-    """n_active of the largest shape with e experts that the chips train on the tokens that FLOPs leave it; 0 for none.
-
-    Of several budgets, each shape has TOKENS_PER_PARAMETER.
-    """
-    flops = problem.constraints.at(e).flops
-    of_several = np.ndim(flops) > 0
-    one_budget = None if flops is None or of_several else float(flops)
-    return _largest_by_flops(problem.of_any_budget, float(e), one_budget, of_several)
-
-
-@functools.lru_cache(maxsize=128)
-def _largest_by_flops(problem: Problem, e: float, flops: float | None, of_several: bool) -> float:
-    """As largest_by_flops."""
-    within = problem.within(flops=flops).constraints
-    most = 0.0
-    for models in models_of(problem, e):
-        tokens = np.minimum(models.tokens_by_flops(within), MOST_TOKENS)  # larger batches change no size
-        if of_several:
-            tokens = np.clip(TOKENS_PER_PARAMETER * models.n_active, models.least_tokens + 1, models.most_tokens)
-        has_recipe = (tokens >= 1) & models.has_recipe(tokens)
-        most = _largest_trained(problem, models, has_recipe, tokens, most)
-    return most
-
-
-def _largest_trained(problem: Problem, models: ModelGrid, is_allowed: Array, tokens: Array, at_least: float) -> float:
-    """n_active of the largest allowed shape that the chips train, where that is above `at_least`; else `at_least`."""
-    sizes = models.n_active
-    order = np.argsort(-sizes, kind="stable")
-    rows = order[is_allowed[order] & (sizes[order] > at_least)]
-    for start in range(0, len(rows), CHUNK):
-        trained = candidates_lib.trained_on(problem, models, rows[start : start + CHUNK], tokens)
-        if len(trained):
-            return float(sizes[trained].max())
-    return at_least

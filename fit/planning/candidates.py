@@ -24,7 +24,7 @@ from fit.aliases import Array, Numbers
 from fit.fitted_law.law import Law
 from fit.model.architecture import BATCH_RAMP
 from fit.model.layout import Layout
-from fit.model.step_cost import step_cost
+from fit.model.step_cost import StepCost, step_cost
 from fit.model.step_counts import memory_by_tokens
 from fit.planning import grid as grid_lib
 from fit.planning import mesh, rates, recipe
@@ -46,14 +46,14 @@ class OnMeshes:
     Attributes:
       models: The shapes.
       row: Index of the shape in `models`.
-      chips: Number of chips.
+      n_chips: Number of chips.
       data, expert, model: Devices of the mesh's axes.
       group_tokens: As config.model.group_tokens.
     """
 
     models: ModelGrid
     row: Array
-    chips: Array
+    n_chips: Array
     data: Array
     expert: Array
     model: Array
@@ -99,6 +99,11 @@ class InLayouts(OnMeshes):
             remat=np.array(problem.grid.remats)[self.remat],
             flash=self.models.as_published,
         )
+
+    def step(self, problem: Problem) -> StepCost:
+        """A step of the largest batch of each."""
+        shape = self.models.of(self.row)
+        return step_cost(shape, self.layout(problem), problem.chips.chip, problem.efficiencies)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -288,13 +293,10 @@ class _Search:
 
     def in_layouts(self, rows: Array) -> Iterator[Candidates]:
         """The candidates of these shapes whose bound is at most at_most: on all chips, then on fewer."""
-        problem = self.problem
         for counts in (self.counts[-1:], self.counts[:-1]):
             part = self.fitting(rows, counts)
             if part is not None:
-                shape = self.models.of(part.row)
-                step = step_cost(shape, part.layout(problem), problem.chips.chip, problem.efficiencies)
-                seconds_per_token = np.asarray(step.seconds) / part.batch_tokens
+                seconds_per_token = np.asarray(part.step(self.problem).seconds) / part.batch_tokens
                 candidates = Candidates(**vars(part), seconds_per_token=seconds_per_token)
                 self._keep_fastest(candidates)
                 yield candidates
@@ -383,7 +385,7 @@ class _Search:
         batch, least, most = self._published_batches(pairs) if models.as_published else _batches_of_runs(pairs)
         least = np.maximum(least, np.floor(models.least_tokens[pairs.row, None]) + 1)
         most = np.floor(np.minimum(most, models.most_tokens[pairs.row, None]))
-        tokens = self.tokens(pairs.row, pairs.chips)[:, None]
+        tokens = self.tokens(pairs.row, pairs.n_chips)[:, None]
         is_allowed = (batch > 0) & (least <= np.minimum(tokens, most))
         if self.n_tokens is not None:
             is_allowed &= tokens <= most

@@ -29,12 +29,14 @@ from fit.planning import (
     optimum,
     other_budget,
     plan_findings,
+    size_speeds,
     solve,
     target,
     votes,
 )
 from fit.planning.comparison import Comparison, DenseAnswer, LawAnswer, NoAnswer, ReferenceAnswer, VotesOfLaw
 from fit.planning.constraints import Constraints
+from fit.planning.optima import COLUMNS, Optima
 from fit.planning.options import BudgetOptions
 from fit.planning.other_budget import ClockComparison
 from fit.planning.problem import Problem
@@ -62,8 +64,7 @@ def compare(laws: Sequence[Law], options: BudgetOptions) -> Comparison:
         experts=options.experts,
         used=options.shape.used,
         reference=options.reference_model,
-        hours=options.hours if options.is_by_time else None,
-        prices_by_time=options.prices_by_time,
+        has_modelled_speeds=options.has_modelled_speeds,
         speeds=options.speeds,
     )
     result = compare_laws(laws, shared)
@@ -82,8 +83,7 @@ class SharedProblem:
       experts: Numbers of experts to choose from; None takes each law's own.
       used: Widths of experts that a token may use, for laws that read it; None takes each law's own.
       reference: A model to set beside each law's best.
-      hours: Hours as the budget, in place of the FLOPs of the constraints.
-      prices_by_time: Whether FLOPs are the budget, and hours follow from modelled speeds.
+      has_modelled_speeds: Whether each model has its own speed on the chips.
       speeds: Path of a table of the user's speeds, or None.
     """
 
@@ -92,8 +92,7 @@ class SharedProblem:
     experts: Floats | None = None
     used: Sequence[float] | None = None
     reference: PublishedModel | None = None
-    hours: float | None = None
-    prices_by_time: bool = False
+    has_modelled_speeds: bool = False
     speeds: str | None = None
 
 
@@ -109,12 +108,9 @@ def compare_laws(laws: Sequence[Law], shared: SharedProblem) -> Comparison:
             answers.append(response)
     if not answers:
         raise UserError(infeasible[0].why)
-    constraints = shared.constraints.to_json()
-    if shared.hours is not None:
-        constraints = dict(hours=shared.hours) | constraints
     return Comparison(
         **shared.shape,
-        constraints=constraints,
+        constraints=shared.constraints.to_json(),
         about=ABOUT,
         laws=answers,
         infeasible=infeasible,
@@ -206,7 +202,7 @@ def answer(law: Law, shared: SharedProblem) -> LawAnswer | NoAnswer:
     counted = law_counts.with_law_vocabulary(law, architecture)
     columns = counted.columns(architecture.d_model(model.n_active, e), e, law.counts_embedding)
     return LawAnswer(
-        **{name: model[name] for name in ("n_experts", *solve.COLUMNS)},
+        **{name: model[name] for name in ("n_experts", *COLUMNS)},
         law=law.name,
         form=law.form.name,
         source=law.source or None,
@@ -256,7 +252,7 @@ def _clock(problem: Problem, model: Optimum, experts: Array) -> ClockComparison 
     """What FLOPs would choose of these numbers of experts in place of hours, or hours in place of FLOPs."""
     allowed = experts[problem.architecture.has_enough_experts(experts)]
     if problem.is_by_hours:
-        allowed = [e for e in allowed if by_hours.trains_any(problem, float(e))]
+        allowed = [e for e in allowed if size_speeds.trains_any(problem, float(e))]
     return other_budget.against_other_budget(problem, model, allowed)
 
 
@@ -326,7 +322,7 @@ class _Best:
     `solved` is None where nothing is feasible.
     """
 
-    solved: optimum.Optima | None
+    solved: Optima | None
     problem: Problem
     index: int
 
@@ -334,9 +330,9 @@ class _Best:
 def _problem(law: Law, shared: SharedProblem, architecture: Architecture) -> Problem:
     """The problem of one law."""
     problem = Problem(law, architecture, shared.constraints)
-    if shared.hours is None and not shared.prices_by_time:
-        return problem
-    return modelled_speed.at_modelled_speeds(problem, shared.hours, shared.speeds)
+    if shared.has_modelled_speeds:
+        return modelled_speed.at_modelled_speeds(problem, shared.speeds)
+    return problem
 
 
 def _best(problem: Problem, architectures: list[Architecture], experts: Array) -> _Best:
@@ -353,7 +349,7 @@ def _best(problem: Problem, architectures: list[Architecture], experts: Array) -
     lowest = math.inf
     for architecture in architectures:
         of_architecture = dataclasses.replace(problem, architecture=architecture)
-        solved = optimum.solve(of_architecture, experts[architecture.has_enough_experts(experts)])
+        solved = optimum.best_models(of_architecture, experts[architecture.has_enough_experts(experts)])
         if not solved.feasible.any():
             continue
         index = int(np.nanargmin(solved.loss))

@@ -61,7 +61,7 @@ class Constraints:
         return self.flops if self.hours is None else self.hours
 
     @property
-    def cap(self) -> Opt:
+    def max_tokens_read(self) -> Opt:
         """The most tokens to train on; None without a limit."""
         return None if self.max_tokens is None else self.max_tokens * (self.epochs or 1)
 
@@ -102,4 +102,4 @@ class Constraints:
         left: Any = np.inf
         if self.flops is not None:
             left = self.flops / (TRAINING * n_active) - INFERENCE / TRAINING * self.inference_tokens
-        return np.minimum(left, np.inf if self.cap is None else self.cap)
+        return np.minimum(left, np.inf if self.max_tokens_read is None else self.max_tokens_read)

@@ -245,7 +245,7 @@ def energy_of(chips: TrainingChips, hours: float) -> Energy | None:
     watts = CHIPS[chips.kind].watts
     if not watts:
         return None
-    return Energy(kwh=hours * chips.in_use * watts / 1000, watts=watts)
+    return Energy(kwh=hours * chips.n_used * watts / 1000, watts=watts)
 
 
 def _price(model: Trained, chips: Chips) -> Json:

@@ -69,7 +69,7 @@ def against_dense(problem: Problem, best: Optimum) -> DenseComparison | None:
         return None
     problem = problem.at(best.n_experts)
     amount = problem.constraints.amount
-    solved = optimum.solve(problem, 1.0)
+    solved = optimum.best_models(problem, 1.0)
     if not solved.feasible:
         return None
     needed = amount  # of the best itself, whose loss rounding may leave just out of reach
@@ -92,7 +92,7 @@ def against_dense(problem: Problem, best: Optimum) -> DenseComparison | None:
 
 
 def _counts(model: Json) -> Json:
-    """The fields of a row of optimum.Optima that extrapolation_of reads."""
+    """The fields of a row of Optima that extrapolation_of reads."""
     return {name: model[name] for name in ("n_experts", "n_active", "n_tokens")}
 
 
@@ -107,14 +107,14 @@ def rules_of_thumb(problem: Problem) -> list[RuleOfThumb] | None:
     law = repeats.of_fresh_text(problem).law
     architecture = problem.architecture
     flops = problem.constraints.flops
-    dense = optimum.solve(Problem(law, architecture, Constraints(flops=flops)), 1.0)
+    dense = optimum.best_models(Problem(law, architecture, Constraints(flops=flops)), 1.0)
     same_size = Constraints(memory_bytes=float(dense.n_total), bytes_per_parameter=1.0)
     rows = []
     for e in optimum.allowed_experts(law, problem.experts):
         if not 1 < e <= 8:
             continue
         on_more_tokens = dataclasses.replace(same_size, max_tokens=float(e * dense.n_tokens))
-        mixture = optimum.solve(Problem(law, architecture, on_more_tokens), e)
+        mixture = optimum.best_models(Problem(law, architecture, on_more_tokens), e)
         if not mixture.feasible:
             continue
         model = mixture.row()

@@ -9,7 +9,7 @@ from fit.aliases import Json
 from fit.messages import sentences
 from fit.messages.units import say
 from fit.model.architecture import INFERENCE, training_flops
-from fit.planning import by_hours
+from fit.planning import size_speeds
 from fit.planning.problem import Problem
 from fit.planning.size_limits import SizeLimit, size_limits
 
@@ -106,8 +106,8 @@ def _mesh(problem: Problem, e: float) -> Reason:
 
 def _hours(problem: Problem, e: float) -> Reason:
     """Hours in which the chips train no model."""
-    if not any(by_hours.trains_any(problem, n_experts) for n_experts in (1.0, e)):
+    if not any(size_speeds.trains_any(problem, n_experts) for n_experts in (1.0, e)):
         return Reason(sentences.NOTHING_TIMED, _chips(problem))
-    if not by_hours.trains_any(problem, e):
+    if not size_speeds.trains_any(problem, e):
         return Reason(sentences.NOTHING_TRAINED, dict(e=e, **_chips(problem)))
     return Reason(sentences.HOURS_TOO_FEW, dict(budget=problem.constraints.budget, smallest=_smallest(problem, e)))

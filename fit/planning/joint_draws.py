@@ -127,7 +127,7 @@ def _by_flops(problem: Problem, e: float, draws: Draws) -> ByName:
     """The best model with e experts in each draw, within FLOPs: fields of Solved, [n_draws]."""
     law = problem.law
     coefficients = draws.coefficients or law.coefficients
-    solved = optimum.solve(problem, np.full(draws.n, e), coefficients)
+    solved = optimum.best_models(problem, np.full(draws.n, e), coefficients)
     n_tokens = solved.n_tokens
     more_tokens = n_tokens * (1 + by_hours.GAIN)
     more = optimum.loss_of(law, problem.architecture, e, solved.n_active, more_tokens, coefficients)

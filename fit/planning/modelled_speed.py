@@ -10,7 +10,7 @@ from fit.model.architecture import Model, training_flops
 from fit.model.efficiencies import Calibration
 from fit.model.measured import MeasuredRun
 from fit.model.shape import ModelShape
-from fit.planning import by_hours, recipe
+from fit.planning import by_hours, recipe, size_speeds
 from fit.planning.problem import Problem
 from fit.planning.training_chips import SECONDS_PER_HOUR, Chips
 from fit.results import Record
@@ -29,7 +29,7 @@ class Speed(Record):
     Attributes:
       tokens_per_second: Of all chips.
       mfu: Model FLOPs utilisation, with 6 FLOPs for each active parameter and token.
-      hours: Of the whole training.
+      hours: Of the whole training, without inference tokens.
     """
 
     tokens_per_second: list[float]
@@ -37,19 +37,17 @@ class Speed(Record):
     hours: list[float]
 
 
-def at_modelled_speeds(problem: Problem, hours: float | None, path: str | None) -> Problem:
-    """The problem on chips at the speed of each model, with hours as the budget where they are given.
+def at_modelled_speeds(problem: Problem, path: str | None) -> Problem:
+    """The problem on chips at the speed of each model.
 
     Args:
       problem: The problem.
-      hours: The budget in place of FLOPs; None for the problem's own.
       path: Of a table of the user's speeds, or None.
 
     Raises:
       UserError: The table cannot be read.
     """
-    problem = dataclasses.replace(problem, calibration=calibration_of(problem, path))
-    return problem if hours is None else problem.within(hours=hours, flops=None)
+    return dataclasses.replace(problem, calibration=calibration_of(problem, path))
 
 
 def calibration_of(problem: Problem, path: str | None) -> Calibration:
@@ -106,7 +104,7 @@ def _model_of(problem: Problem, width: int, routed: int) -> Model:
 
 def speed_of_optimum(problem: Problem, n_experts: float, n_active: float, n_tokens: float) -> Speed | None:
     """The speed of a model of real size, between shapes of the grid; None where the chips train no such model."""
-    rate = by_hours.tokens_per_second(problem, n_experts, n_active, n_tokens)
+    rate = size_speeds.tokens_per_second(problem, n_experts, n_active, n_tokens)
     if rate is None:
         return None
     return speed_of(problem, problem.chips, rate, n_active, n_tokens)
@@ -114,7 +112,7 @@ def speed_of_optimum(problem: Problem, n_experts: float, n_active: float, n_toke
 
 def speed_of_best(best: by_hours.Best) -> Speed:
     """The speed of a candidate on its chips."""
-    chips = best.problem.chips.in_use(best.chips)
+    chips = best.problem.chips.with_count(best.n_chips)
     n_active = float(best.models.n_active[best.row])
     return speed_of(best.problem, chips, best.tokens_per_second, n_active, best.n_tokens)
 

@@ -256,7 +256,7 @@ def _of_built(built: Buildable | None, chips: TrainingChips | None) -> Json:
     ends = [built.speed.hours[0], built.speed.hours[-1]]
     dollars = None
     if chips.dollars_per_hour is not None:
-        dollars = [end * chips.in_use * chips.dollars_per_hour for end in ends]
+        dollars = [end * chips.n_used * chips.dollars_per_hour for end in ends]
     return dict(loss=built.loss_interval, hours=ends, dollars=dollars)
 
 

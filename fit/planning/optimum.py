@@ -27,8 +27,8 @@ from fit.fitted_law.law import Law
 from fit.messages import sentences
 from fit.model.architecture import INFERENCE, TRAINING, Architecture, root
 from fit.planning import by_hours, infeasible
-from fit.planning.by_hours import Optima
 from fit.planning.constraints import Constraints
+from fit.planning.optima import Optima
 from fit.planning.problem import Problem
 from fit.planning.size_limits import SizeLimit, size_limits
 
@@ -268,7 +268,7 @@ class _SizeProblem:
         """
         bound = np.full(self.n_experts.shape, "", dtype=object)
         constraints = self.problem.constraints
-        cap = constraints.cap
+        cap = constraints.max_tokens_read
         if cap is not None and constraints.has_budget:
             of_all_tokens = constraints.size(cap)
             tolerance = 0 if self.closed_form else SEARCH_ERROR
@@ -283,12 +283,12 @@ class _SizeProblem:
         edge = _on_plateau(self.problem.slack, self.loss, size, self.smallest)
         return np.where(edge > 0, edge, size), np.where(edge > 0, "plateau", bound)
 
-    def optima(self, size: Array, bound: Array) -> Optima:
+    def at_sizes(self, size: Array, bound: Array) -> Optima:
         """The Optima of these sizes."""
         architecture = self.problem.architecture
         constraints = self.problem.constraints
         n_tokens = constraints.tokens(size)
-        cap = constraints.cap
+        cap = constraints.max_tokens_read
         if cap is not None:  # exactly, where `tokens` is a difference of large numbers
             n_tokens = np.where(size == constraints.size(cap), cap, n_tokens)
         n_tokens = np.where(self.feasible, n_tokens, np.nan)
@@ -312,14 +312,14 @@ def _check_bounded(problem: Problem) -> None:
     constraints = problem.constraints
     if constraints.has_budget:
         return
-    if constraints.cap is None or not size_limits(problem):
+    if constraints.max_tokens_read is None or not size_limits(problem):
         raise UserError(sentences.UNBOUNDED)
     if constraints.inference_tokens:
         raise UserError(sentences.NO_BUDGET_TO_SHARE)
 
 
 def _size_problem(problem: Problem, n_experts: Numbers, coefficients: ByName) -> _SizeProblem:
-    """The problem of `solve`, with all numbers broadcast, its bounds, and whether it is feasible."""
+    """The problem of `best_models`, with all numbers broadcast, its bounds, and whether it is feasible."""
     architecture = problem.architecture
     constraints = problem.constraints
     limits = [limit for limit in (constraints.amount, constraints.memory_bytes) if limit is not None]
@@ -341,7 +341,7 @@ def _size_problem(problem: Problem, n_experts: Numbers, coefficients: ByName) ->
     )
 
 
-def solve(problem: Problem, n_experts: Numbers, coefficients: ByName | None = None) -> Optima:
+def best_models(problem: Problem, n_experts: Numbers, coefficients: ByName | None = None) -> Optima:
     """Finds the best model at each number of experts.
 
     Args:
@@ -357,11 +357,11 @@ def solve(problem: Problem, n_experts: Numbers, coefficients: ByName | None = No
     """
     problem.law.check_plannable()
     if problem.is_by_hours:
-        return by_hours.optima(problem, n_experts)
+        return by_hours.best_within_hours(problem, n_experts)
     _check_bounded(problem)
     of_size = _size_problem(problem, n_experts, coefficients or problem.law.coefficients)
     size, bound = of_size.within_bounds(of_size.best_size())
-    return of_size.optima(size, bound)
+    return of_size.at_sizes(size, bound)
 
 
 def unconstrained(
@@ -370,7 +370,7 @@ def unconstrained(
     """The compute-optimal models of a law, however small.
 
     Args:
-      law, architecture: as for `solve`.
+      law, architecture: as for `best_models`.
       n_experts, flops: arrays that broadcast together, and with the coefficients.
       coefficients: by name, in place of the law's.
 
@@ -381,7 +381,7 @@ def unconstrained(
         reduced = law.chinchilla_coefficients_at(n_experts, coefficients)
         size, tokens = compute_optimal(*reduced[:4], flops)
         return size, tokens, reduced.loss(size, tokens)
-    best = solve(Problem(law, architecture, Constraints(flops=flops)), n_experts, coefficients)
+    best = best_models(Problem(law, architecture, Constraints(flops=flops)), n_experts, coefficients)
     return best.n_active, best.n_tokens, best.loss
 
 
@@ -403,14 +403,14 @@ def allowed_experts(law: Law, experts: Floats) -> Array:
     return np.array(sorted(experts if law.knows_experts else law.experts), float)
 
 
-def optima(problem: Problem) -> Optima:
+def best_of_each_number(problem: Problem) -> Optima:
     """Optima at each allowed number of the problem's experts.
 
     Raises:
       UserError: where none is feasible; it names the constraint that binds.
     """
     experts = allowed_experts(problem.law, problem.experts)
-    best = solve(problem.at(experts), experts)
+    best = best_models(problem.at(experts), experts)
     if not best.feasible.any():
         raise UserError(str(infeasible.reason(problem.at(np.min(experts)), experts)))
     return best
@@ -420,7 +420,7 @@ def near_optimal(problem: Problem, solved: Optima) -> tuple[Array, Array]:
     """The sizes whose loss is within BAND of the best.
 
     Args:
-      problem: as for `solve`.
+      problem: as for `best_models`.
       solved: its optima.
 
     Returns:

@@ -13,7 +13,7 @@ from fit.fitted_law.law import Law
 from fit.messages import sentences
 from fit.model.architecture import PAPER, Architecture
 from fit.model.chips import CHIPS
-from fit.model.layout import REMATS
+from fit.model.layout import REMATS, Layout
 from fit.model.reference_model import PUBLISHED, PublishedModel, read
 from fit.options import (
     Options,
@@ -220,21 +220,16 @@ class BudgetOptions(Options):
         super().__post_init__()
         if self.hours is not None and self.flops is not None:
             raise UserError("--hours and --flops are both the budget: give one of them")
-        if self.speeds is not None and not (self.is_by_time or self.prices_by_time):
+        if self.speeds is not None and not self.has_modelled_speeds:
             raise UserError(sentences.SPEEDS_NEED_TIME)
 
     @property
     def is_by_time(self) -> bool:
         """Whether the budget is --hours, at the modelled speed of each model."""
-        return self.hours is not None and self._has_modelled_speeds
+        return self.hours is not None and self.has_modelled_speeds
 
     @property
-    def prices_by_time(self) -> bool:
-        """Whether FLOPs are the budget and each model's hours follow from its modelled speed."""
-        return self.hours is None and self._has_modelled_speeds
-
-    @property
-    def _has_modelled_speeds(self) -> bool:
+    def has_modelled_speeds(self) -> bool:
         """Whether each model has its own speed on the chips. The paper's shapes have no mesh that could be timed."""
         return self.chips is not None and self.mfu is None and not self.shape.paper
 
@@ -307,10 +302,11 @@ class BudgetOptions(Options):
         """The chips to train on; None where none are named.
 
         Raises:
-          UserError: The kind is unknown, the MFU is no MFU or leaves out one of `experts`, or an option needs chips.
+          UserError: The kind is unknown, the MFU is no MFU or leaves out one of `experts`, the mesh does not divide the
+            chips, or an option needs chips.
         """
         if self.chips is None:
-            needs_chips = self.changed("hours", "dollars_per_hour", "mfu", "serve")
+            needs_chips = self.changed(*self._needing_chips)
             if needs_chips:
                 raise UserError(sentences.NEEDS_CHIPS.format(flag=needs_chips[0]))
             if self.changed("devices") and self.memory_gb is None:
@@ -324,20 +320,40 @@ class BudgetOptions(Options):
             mfu,
             self.dollars_per_hour,
             self.devices,
-            memory_share=MEMORY_SHARE,
+            mesh=self._mesh_of(kind, count),
+            memory_share=self._memory_share,
             serve_batch=self.serve.batch,
             mfu_is_assumed=self.mfu is None,
         )
 
+    @property
+    def _needing_chips(self) -> tuple[str, ...]:
+        """The options that need chips."""
+        return ("hours", "dollars_per_hour", "mfu", "serve")
+
+    @property
+    def _memory_share(self) -> float:
+        """The share of the chips' memory that training may take."""
+        return MEMORY_SHARE
+
+    def _mesh_of(self, kind: str, count: int) -> Layout | None:
+        """The smallest step on the mesh that is given for so many chips; None where it is chosen."""
+        return None
+
     def constraints(self, experts: tuple[int, ...] = ()) -> Constraints:
-        """The constraints of plans for these numbers of experts. Hours become the FLOPs of the chips, unless by
-        time."""
+        """The constraints of plans for these numbers of experts.
+
+        Hours are the budget where each model has its own speed; else they become the FLOPs of the chips.
+        """
         chips = self.training_chips(experts)
         flops = self.flops
+        hours = None
         budget = "--flops"
         if self.hours is not None and chips is not None:
             budget = sentences.HOURS_BUDGET.format(hours=self.hours, chips=self.chips)
-            if not self.is_by_time:
+            if self.is_by_time:
+                hours = self.hours
+            else:
                 flops = chips.flops(self.hours)
         memory_bytes = None
         if self.memory_gb is not None:
@@ -356,6 +372,7 @@ class BudgetOptions(Options):
             inference_tokens=self.inference_tokens,
             max_tokens=self.max_tokens,
             chips=chips,
+            hours=hours,
             serving=serving,
             request=self.shape_request,
         )
@@ -397,23 +414,30 @@ class PlanOptions(BudgetOptions):
         if self.epochs is not None and self.max_tokens is None:
             raise UserError("--epochs needs --max_tokens, the tokens that are read again")
 
-    def training_chips(self, experts: tuple[int, ...]) -> Chips | None:
-        """As BudgetOptions.training_chips, with the mesh that is given. Raises UserError also where that does not
-        divide the chips."""
-        chips = super().training_chips(experts)
-        if chips and self.shape.paper:
-            chips = dataclasses.replace(chips, memory_share=1.0)
+    @property
+    def _needing_chips(self) -> tuple[str, ...]:
+        """As in BudgetOptions, with the mesh."""
+        return (*super()._needing_chips, "mesh")
+
+    @property
+    def _memory_share(self) -> float:
+        """As in BudgetOptions; all of the memory for the paper's shapes."""
+        return 1.0 if self.shape.paper else super()._memory_share
+
+    def _mesh_of(self, kind: str, count: int) -> Layout | None:
+        """As in BudgetOptions. Raises UserError where the mesh does not divide the chips."""
         if not self.changed("mesh"):
-            return chips
-        if chips is None:
-            raise UserError(sentences.NEEDS_CHIPS.format(flag="mesh"))
+            return None
         expert = self.mesh.expert or 1
         model = self.mesh.model or 1
-        count = chips.count if self.shape.paper else chips.n_devices
-        if count % (expert * model):
-            raise UserError(sentences.MESH_OF_CHIPS.format(expert=expert, model=model, count=count))
-        mesh = smallest_step(count // (expert * model), expert, model, self.mesh.remat or "full")
-        return dataclasses.replace(chips, mesh=mesh)
+        n_devices = count if self.shape.paper else count * CHIPS[kind].devices
+        if n_devices % (expert * model):
+            raise UserError(sentences.MESH_OF_CHIPS.format(expert=expert, model=model, count=n_devices))
+        return smallest_step(n_devices // (expert * model), expert, model, self.mesh.remat or "full")
+
+    def constraints(self, experts: tuple[int, ...] = ()) -> Constraints:
+        """As BudgetOptions.constraints, with the epochs."""
+        return dataclasses.replace(super().constraints(experts), epochs=self.epochs)
 
     @property
     def shape_request(self) -> ShapeRequest | None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from fit.aliases import Floats, Json
 from fit.model.architecture import INFERENCE, TRAINING
-from fit.planning import by_hours, optimum
+from fit.planning import optimum, size_speeds
 from fit.planning.problem import Problem
 from fit.planning.training_chips import SECONDS_PER_HOUR
 from fit.results import Record, optional
@@ -68,7 +68,7 @@ def against_other_budget(problem: Problem, best: Mapping[str, Any], experts: Flo
 
 def _best(problem: Problem, experts: Floats) -> Json | None:
     """The best model with one of these numbers of experts; None where none is feasible."""
-    solved = optimum.solve(problem, np.asarray(experts, float))
+    solved = optimum.best_models(problem, np.asarray(experts, float))
     return solved.row(int(np.nanargmin(solved.loss))) if solved.feasible.any() else None
 
 
@@ -79,12 +79,12 @@ def _comparison(problem: Problem, hours: float, by_flops: int, by_time: Mapping[
     n_experts = by_time["n_experts"]
     n_active = by_time["n_active"]
     n_tokens = by_time["n_tokens"]
-    largest = math.inf if by_flops == n_experts else by_hours.largest(problem, by_flops, n_tokens)
+    largest = math.inf if by_flops == n_experts else size_speeds.largest_on_tokens(problem, by_flops, n_tokens)
     size = min(n_active, largest)
     ratio = 1.0
     if by_flops != n_experts:
-        of_flops = by_hours.tokens_per_second(problem, by_flops, size, n_tokens)
-        of_time = by_hours.tokens_per_second(problem, n_experts, size, n_tokens)
+        of_flops = size_speeds.tokens_per_second(problem, by_flops, size, n_tokens)
+        of_time = size_speeds.tokens_per_second(problem, n_experts, size, n_tokens)
         assert of_flops is not None and of_time is not None
         ratio = of_flops / of_time
     return ClockComparison(

@@ -211,7 +211,7 @@ def _next(plan: Plan) -> Iterator[Line]:
         yield Line("Next", words)
         return
     workdir = "runs/" + re.sub(r".*/|\.py$", "", config)
-    if plan.chips is None or plan.chips.in_use == 1:
+    if plan.chips is None or plan.chips.n_used == 1:
         words = "train it on your text (--config.data.path); the run ends with its loss against this prediction"
         command = f"  python -m jmoe.train --config={config} --workdir={workdir}"
     else:
@@ -219,7 +219,7 @@ def _next(plan: Plan) -> Iterator[Line]:
             "check the start by this dry run; then replace its last two flags by --backend and your text "
             "(--config.data.path)"
         )
-        accelerator = _accelerator(plan.chips.kind, plan.chips.in_use)
+        accelerator = _accelerator(plan.chips.kind, plan.chips.n_used)
         command = (
             f"  python -m launch.sweep --sweep={config} --workdir={workdir} --accelerator={accelerator} --dry_run "
             "--text_elsewhere"

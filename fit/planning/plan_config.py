@@ -6,6 +6,7 @@ one peak rate are set as the plan's recipe has them. Where neither serves the pl
 """
 
 import ast
+import math
 import os
 import pathlib
 import re
@@ -110,7 +111,7 @@ def _on_chips(built: Buildable, cost: BuildableCost, chips: TrainingChips, has_b
             return []
         comment = sentences.CONFIG_MICROBATCH.format(**chips)
         return [f"config.microbatch_tokens = {cost.microbatch_tokens:_}  # {comment}"]
-    lines = [f"# {say(sentences.CONFIG_LAYOUT, **{**chips, **mesh, 'count': chips.in_use})}"]
+    lines = [f"# {say(sentences.CONFIG_LAYOUT, **{**chips, **mesh, 'count': chips.n_used})}"]
     if built.batch_tokens:
         if not has_batches:
             lines.append(f"config.batch_tokens = ({_ramp(built.batch_tokens)},)")
@@ -277,7 +278,7 @@ def _docstring(plan: Plan, built: Buildable, base: str) -> str:
     """The docstring of the config: model, plan, what it extrapolates, and where its rate comes from."""
     constraints = dict(plan.constraints)
     if isinstance(constraints.get("flops"), dict):
-        constraints["flops"] = constraints["flops"][built.n_experts]
+        constraints["flops"] = _flops_of(built, constraints["flops"])
     limits = ", ".join(f"{name} {value:g}" for name, value in constraints.items() if value)
     lines = [say(sentences.CONFIG_MODEL, **built), "", sentences.CONFIG_PLANNED.format(law=plan.law, given=limits)]
     if built.extrapolation:
@@ -287,6 +288,12 @@ def _docstring(plan: Plan, built: Buildable, base: str) -> str:
     if base == plan.base_config:
         lines += _recipe_lines(built)
     return "\n".join(lines).replace("\\", "/").replace('"', "'") + "\n"
+
+
+def _flops_of(built: Buildable, flops: dict[int, float]) -> float:
+    """The FLOPs of a model, of those by number of experts as the law counts them."""
+    nearest = min(flops, key=lambda e: abs(math.log(e / built.experts_of_law)))
+    return flops[nearest]
 
 
 def _recipe_lines(built: Buildable) -> list[str]:

@@ -112,7 +112,7 @@ def _chips_bind(problem: Problem, best: Optimum) -> Finding:
     chips = problem.chips
     if problem.is_by_hours:  # nobody knows the speed of a model that the chips cannot train
         return finding("chips_bind_by_time", n_experts=best.n_experts, kind=chips.kind, count=chips.count)
-    unbound = optimum.optima(problem.within(chips=None))
+    unbound = optimum.best_of_each_number(problem.within(chips=None))
     row = unbound.row(int(np.nanargmin(unbound.loss)), ("n_active", "n_total", "n_tokens", "loss", "d_model"))
     shape = problem.architecture.shape(row["d_model"], row["n_experts"])
     smallest = chips.holding(shape, on_any_mesh=problem.constraints.request is not None)
@@ -208,5 +208,5 @@ def not_bounded(problem: Problem) -> bool:
         return False
     if constraints.memory_bytes is not None or constraints.serving is not None or not constraints.has_budget:
         return False
-    many, more = optimum.solve(problem.within(chips=None), np.array([1e6, 1e7])).loss
+    many, more = optimum.best_models(problem.within(chips=None), np.array([1e6, 1e7])).loss
     return bool(more < many * (1 - optimum.BAND))

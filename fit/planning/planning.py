@@ -144,14 +144,13 @@ def problem_of(law: Law, options: PlanOptions, architecture: Architecture) -> Pr
       UserError: An option does not suit the law, or a table of speeds cannot be read.
     """
     experts = experts_to_compare(law, options.experts)
-    constraints = dataclasses.replace(options.constraints(experts), epochs=options.epochs)
     slack = 0.0
     if options.epochs is not None and options.max_tokens is not None:
         law = repeats.of_law(law, options.max_tokens)
         slack = optimum.NEAR if options.target_loss is None else 0.0  # a target is met exactly
-    problem = Problem(law, architecture, constraints, experts, slack=slack)
-    if options.is_by_time or options.prices_by_time:
-        return modelled_speed.at_modelled_speeds(problem, options.hours, options.speeds)
+    problem = Problem(law, architecture, options.constraints(experts), experts, slack=slack)
+    if options.has_modelled_speeds:
+        return modelled_speed.at_modelled_speeds(problem, options.speeds)
     return problem
 
 
@@ -199,8 +198,9 @@ def plan_within(problem: Problem, reached: Target | None = None) -> Plan:
     best = ranking.recommended if reached is None else ranking.best_by_median  # the target is met by the median
     # build
     built, run_recipe = buildable.of_plan(problem, optima, best)
-    base_config, overrides = recipe.runs_config(law, architecture == PAPER)
-    if run_recipe is not None:
+    if run_recipe is None:
+        base_config, overrides = recipe.runs_config(law, architecture == PAPER)
+    else:
         base_config = run_recipe.base_config
         overrides = run_recipe.overrides
     # cost
@@ -279,5 +279,5 @@ def _loss_of_token_cap(problem: Problem, best: Optimum) -> float | None:
     """Nats per token that the cap on tokens costs; None without a cap, or without a budget."""
     if problem.constraints.max_tokens is None or not problem.constraints.has_budget:
         return None
-    solved = optimum.optima(repeats.of_fresh_text(problem.within(max_tokens=None)))
+    solved = optimum.best_of_each_number(repeats.of_fresh_text(problem.within(max_tokens=None)))
     return best.loss - float(np.nanmin(solved.loss))

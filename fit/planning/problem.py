@@ -82,7 +82,8 @@ class Problem:
     @property
     def cap(self) -> float:
         """The most tokens to train on; infinite without a limit."""
-        return math.inf if self.constraints.cap is None else float(np.asarray(self.constraints.cap))
+        most = self.constraints.max_tokens_read
+        return math.inf if most is None else float(np.asarray(most))
 
     def tokens(self, hours: Numbers, seconds_per_token: Numbers) -> Array:
         """Whole training tokens that hours leave beside inference tokens, each a third of one; perhaps negative."""

@@ -124,7 +124,7 @@ def repeats_of(problem: Problem, optima: list[Optimum], best: Optimum) -> Repeat
     law = problem.law
     if not isinstance(law, Repeated):
         return None
-    once = optimum.optima(problem.within(epochs=1.0))
+    once = optimum.best_of_each_number(problem.within(epochs=1.0))
     rows = {}
     for row in optima:
         reduced = law.fresh.chinchilla_coefficients_at(row.n_experts)

@@ -48,7 +48,7 @@ class ChosenModel:
       memory_bytes: Of weights and cache.
       law_experts: Its number of experts as the law counts them; None where the model counts as the law does.
       layout: How the chips train it; None without chips.
-      speed: Tokens per second of its chips; None where no speed is modelled.
+      tokens_per_second: Of its chips; None where no speed is modelled.
     """
 
     loss: float
@@ -57,7 +57,7 @@ class ChosenModel:
     memory_bytes: float
     law_experts: float | None = None
     layout: PlannedLayout | None = None
-    speed: float | None = None
+    tokens_per_second: float | None = None
 
 
 def on_grid(problem: Problem, optima: list[Optimum], best: Optimum) -> ChosenModel | None:
@@ -194,8 +194,8 @@ def _trained(problem: Problem, planned: Optimum) -> ChosenModel | None:
     least_cost = (math.inf, math.inf)  # seconds and chips
     for part, tokens, losses in parts:
         seconds = np.where(losses <= highest_allowed, tokens * part.seconds_per_token, np.inf)
-        first = np.lexsort((part.chips, seconds))[:1]
-        cost = float(seconds[first[0]]), float(part.chips[first[0]])
+        first = np.lexsort((part.n_chips, seconds))[:1]
+        cost = float(seconds[first[0]]), float(part.n_chips[first[0]])
         if cost < least_cost:
             least_cost = cost
             best = by_hours.Best(problem, part.part(first), int(tokens[first[0]]), float(losses[first[0]]))
@@ -261,7 +261,7 @@ def of_candidate(best: by_hours.Best) -> ChosenModel:
         memory_bytes=best.memory_bytes,
         law_experts=best.models.law_experts,
         layout=_planned_layout(best),
-        speed=best.tokens_per_second,
+        tokens_per_second=best.tokens_per_second,
     )
 
 
@@ -282,12 +282,12 @@ def _planned_layout(best: by_hours.Best) -> PlannedLayout:
     batch = int(candidate.batch_tokens[0])
     at_once = int(candidate.microbatch_tokens[0])
     ramp = recipe.ramp_on_mesh(batch, int(candidate.unit[0]), best.n_tokens, models.as_published)
-    device_bytes, sent_bytes = by_hours.bytes_of(best)
+    step = candidate.step(problem)  # its bytes for the best alone: for all candidates they cost a fourth of the search
+    sent_bytes = float(np.squeeze(step.sent_bytes))
     # seconds of sending in a step, at the peak of the chips' links, over seconds of computing it at their MFU
-    chips = problem.chips.in_use(best.chips)
-    n_experts = int(np.asarray(models.shape.n_experts))
+    chips = problem.chips.with_count(best.n_chips)
     step_flops = training_flops(float(models.n_active[best.row]), ramp[-1][1])
-    computing = step_flops / chips.rate(max(n_experts, 1))
+    computing = step_flops / chips.rate(round(models.law_experts))
     sending = sent_bytes * chips.n_devices / chips.count / chips.chip.network
     return PlannedLayout(
         batch_tokens=batch,
@@ -300,7 +300,7 @@ def _planned_layout(best: by_hours.Best) -> PlannedLayout:
         flash=models.as_published,
         group_tokens=int(candidate.group_tokens[0]),
         ramp=ramp,
-        device_bytes=device_bytes,
+        device_bytes=float(np.squeeze(step.device_bytes)),
         sent_bytes=sent_bytes,
         sending_share=sending / computing,
     )

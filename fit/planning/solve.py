@@ -11,11 +11,9 @@ from fit.planning import by_hours, cost, infeasible, modelled_speed, optimum
 from fit.planning.cost import Cost, Trained
 from fit.planning.extrapolation import extrapolation_of
 from fit.planning.modelled_speed import Speed
-from fit.planning.optimum import Optima
+from fit.planning.optima import COLUMNS, Optima
 from fit.planning.problem import Problem
 from fit.results import Record, optional
-
-COLUMNS = ("n_active", "n_total", "n_tokens", "loss", "d_model")  # columns of Optima that an Optimum has
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -76,7 +74,7 @@ def solve(problem: Problem) -> tuple[list[Optimum], list[Infeasible]]:
     Raises:
       UserError: No model is feasible.
     """
-    solved = optimum.optima(problem)
+    solved = optimum.best_of_each_number(problem)
     low, high = optimum.near_optimal(problem, solved)
     optima = []
     refused = []
@@ -114,7 +112,7 @@ def optimum_at(problem: Problem, solved: Optima, i: int, near: list[float] | Non
         memory_bytes = chosen.memory_bytes
         n_blocks = chosen.n_blocks
         speed = modelled_speed.speed_of_best(chosen)
-        used = chosen.chips if chosen.chips != problem.chips.count else None
+        used = chosen.n_chips if chosen.n_chips != problem.chips.count else None
     elif problem.calibration is not None:
         speed = modelled_speed.speed_of_optimum(problem, e, n_active, n_tokens)
     flops = float(training_flops(n_active, n_tokens))
@@ -159,4 +157,4 @@ def _cost(
         training_flops=flops,
         speed=speed,
     )
-    return cost.cost_of(trained, constraints, constraints.chips.in_use(used))
+    return cost.cost_of(trained, constraints, constraints.chips.with_count(used))

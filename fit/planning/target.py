@@ -14,7 +14,8 @@ from fit.aliases import Array, Json, Numbers
 from fit.errors import UserError
 from fit.messages import sentences, units
 from fit.model.architecture import INFERENCE, training_flops
-from fit.planning import by_hours, optimum
+from fit.planning import by_hours, optimum, size_speeds
+from fit.planning.optima import Optima
 from fit.planning.problem import Problem
 from fit.planning.training_chips import SECONDS_PER_HOUR
 from fit.results import Record, optional
@@ -80,7 +81,7 @@ def least_flops(
 
     def excess(log_amount: Numbers) -> Array:
         """By how much the best loss under budgets lies above the loss to reach."""
-        best = optimum.solve(problem.with_amount(np.exp(log_amount)), n_experts)
+        best = optimum.best_models(problem.with_amount(np.exp(log_amount)), n_experts)
         return np.where(best.feasible, best.loss - loss, np.inf)
 
     low = np.log(least)
@@ -119,11 +120,11 @@ def reach(problem: Problem, loss: float) -> tuple[Problem, Target]:
         if flops is None:
             rows.append(TargetRow(n_experts=int(e), flops=None))
             continue
-        solved = optimum.solve(problem.within(flops=flops), e)
+        solved = optimum.best_models(problem.within(flops=flops), e)
         rows.append(_row(problem, solved, ()))
     reached = [row for row in rows if row.flops is not None]
     if not reached:
-        solved = optimum.optima(problem.within(flops=units.LARGEST))
+        solved = optimum.best_of_each_number(problem.within(flops=units.LARGEST))
         raise UserError(sentences.OUT_OF_REACH.format(loss=loss, least=np.nanmin(solved.loss)))
     chips = problem.constraints.chips
     if chips and isinstance(chips.mfu, dict):
@@ -143,14 +144,14 @@ def front(problem: Problem) -> list[TargetRow]:
         flops = problem.constraints.flops
         flops = {e: share * f for e, f in flops.items()} if isinstance(flops, dict) else share * flops
         try:
-            solved = optimum.optima(problem.within(flops=flops))
+            solved = optimum.best_of_each_number(problem.within(flops=flops))
         except UserError:  # too small to train and serve any model
             continue
         rows.append(_row(problem, solved, int(np.nanargmin(solved.loss))))
     return rows
 
 
-def _row(problem: Problem, solved: optimum.Optima, i: SupportsIndex | tuple[()]) -> TargetRow:
+def _row(problem: Problem, solved: Optima, i: SupportsIndex | tuple[()]) -> TargetRow:
     """The i-th optimum with its FLOPs and, on chips, its hours and dollars."""
     model = solved.row(i)
     training = float(training_flops(model["n_active"], model["n_tokens"]))
@@ -170,7 +171,7 @@ def _price(problem: Problem, model: Json, flops: float) -> dict[str, float | Non
     """{hours, dollars} of the FLOPs of a model: at its modelled speed, or at the MFU where there is none."""
     rate = None
     if problem.calibration is not None:
-        rate = by_hours.tokens_per_second(problem, model["n_experts"], model["n_active"], model["n_tokens"])
+        rate = size_speeds.tokens_per_second(problem, model["n_experts"], model["n_active"], model["n_tokens"])
     if rate is None:
         return problem.chips.price(flops, model["n_experts"])
     return problem.chips.price_of_hours(flops / training_flops(model["n_active"], rate) / SECONDS_PER_HOUR)

@@ -33,7 +33,7 @@ class Chips:
     Attributes:
       kind: a key of CHIPS.
       count: how many there are.
-      mfu: model FLOPs utilisation that training reaches, a number or {n_experts: number}.
+      mfu: model FLOPs utilisation that training reaches, a number or {n_experts: number}, as the law counts them.
       dollars_per_hour: price of one chip, or None.
       devices: chips of the same kind that serve the trained model together.
       mesh: the smallest step on the mesh to cost the training on.
@@ -89,16 +89,16 @@ class Chips:
             expert, model = np.array(list(sizes)).T
         return fewest_devices(shape, expert, model, "full", self.memory_share * self.device_memory)
 
-    def in_use(self, count: int | None) -> "Chips":
+    def with_count(self, count: int | None) -> "Chips":
         """So many of the chips; None stands for all of them."""
         return self if count is None else dataclasses.replace(self, count=count)
 
     def of_layout(self, layout: Layout) -> "Chips":
         """Those of the chips that a layout uses."""
-        return self.in_use(int(layout.n_devices) // self.chip.devices)
+        return self.with_count(int(layout.n_devices) // self.chip.devices)
 
     def rate(self, n_experts: int | None) -> float:
-        """FLOP/s that training a model of so many experts reaches on all chips.
+        """FLOP/s that training a model of so many experts, as the law counts them, reaches on all chips.
 
         Where `mfu` is by number of experts and lacks this one, the nearest number that it has counts.
         """
@@ -146,7 +146,7 @@ class TrainingChips(Record):
     devices: int
 
     @property
-    def in_use(self) -> int:
+    def n_used(self) -> int:
         """How many train the model to build."""
         return self.count if self.used is None else self.used
 

@@ -47,7 +47,7 @@ def memories_of(law: Law, architecture: Architecture, budgets: Sequence[float]) 
     if budgets == TABLE_2["flops"] or budgets != budgets_of(law, TABLE_2["flops"]):
         return TABLE_2["memory_gb"], TABLE_2["kv_tokens"]
     middle = optimum.Constraints(flops=sorted(budgets)[len(budgets) // 2])
-    dense = optimum.optima(Problem(law, architecture, middle, [1]))
+    dense = optimum.best_of_each_number(Problem(law, architecture, middle, [1]))
     weights = float(middle.memory(architecture, dense.d_model[0], dense.n_experts[0])) / 1e9
     return tuple(float(f"{times * weights:.1e}") for times in (1, 3, 10)), 0
 
@@ -95,7 +95,7 @@ def table_2(
         for j, memory in enumerate(memories_gb):
             constraints = optimum.Constraints(flops=flops, memory_bytes=memory * 1e9, kv_tokens=kv_tokens)
             problem = Problem(law, architecture, constraints, experts)
-            optima = optimum.optima(problem)
+            optima = optimum.best_of_each_number(problem)
             best = int(np.nanargmin(optima.loss))
             row = dict(flops=flops, memory_gb=memory) | optima.row(best)
             row["best_at_edge"] = plan_findings.is_at_edge(experts, experts[best])

@@ -137,7 +137,7 @@ def draw(  # noqa: PLR0913  most are by name
         kv_tokens = 8192.0 if which == "3" else 32768.0
         served = PAPER_SERVED_TOKENS
         if not law.published:  # a cache of a third of a dense model's weights, about what the paper's is
-            dense = optimum.optima(Problem(law, architecture, Constraints(flops=single), [1]))
+            dense = optimum.best_of_each_number(Problem(law, architecture, Constraints(flops=single), [1]))
             size = float(dense.n_active[0])
             served = units.rounded(float(dense.n_tokens[0]))
             sizes = tuple(units.rounded(share * size) for share in (0.3, 0.7, 1.4))
@@ -181,8 +181,8 @@ def _draw_by_hours(
     shapes = options.shape_request
     assert training_chips is not None and shapes is not None
     hours = flops / training_chips.rate(1) / SECONDS_PER_HOUR
-    problem = Problem(law, architecture, Constraints(chips=training_chips, request=shapes), experts)
-    return budget.frontier(modelled_speed.at_modelled_speeds(problem, hours, speeds))
+    problem = Problem(law, architecture, Constraints(hours=hours, chips=training_chips, request=shapes), experts)
+    return budget.frontier(modelled_speed.at_modelled_speeds(problem, speeds))
 
 
 def budgets_of(law: Law, runs: Runs | None = None) -> list[float]:

@@ -19,6 +19,7 @@ from fit.fitting.noise import Noise
 from fit.model.architecture import Architecture, training_flops
 from fit.planning import optimum
 from fit.planning.constraints import Constraints
+from fit.planning.optima import Optima
 from fit.planning.problem import Problem
 from fit.studies.next_runs import design
 from fit.studies.next_runs.design import Possible
@@ -68,7 +69,9 @@ def next_runs(
     scatter = _noise_of(law)
     possible = candidates(law, architecture, experts, runs, flops)
     grid = plain_grid(law, architecture, experts, runs, flops)
-    solved = optimum.optima(Problem(law, architecture, Constraints(flops=target_flops or runs.flops.max()), experts))
+    solved = optimum.best_of_each_number(
+        Problem(law, architecture, Constraints(flops=target_flops or runs.flops.max()), experts)
+    )
     of_optima = optimum.columns_of(law, architecture, solved.d_model, solved.n_experts, solved.n_tokens)
     linear = design.linearised(law, runs, scatter, (possible.columns, grid.columns, of_optima))
     candidate_gradients, grid_gradients, optima_gradients = linear.jacobians
@@ -119,7 +122,7 @@ def _design(linear: design.Linearised, possible: Possible, gradients: Array, goa
     )
 
 
-def _weights_of_plan(solved: optimum.Optima, best: int, others: list[int], scatter: Noise, before: Array) -> Array:
+def _weights_of_plan(solved: Optima, best: int, others: list[int], scatter: Noise, before: Array) -> Array:
     """[g]: weights of the goals of a plan, the loss of the best and the gaps of the others to it.
 
     The loss has weight 1, a gap of z standard errors exp(-z^2 / 2): gaps that are not settled count most.
@@ -172,7 +175,7 @@ def _by_stage(errors: Array) -> Json:
     return dict(zip(STAGES, errors.tolist(), strict=True))
 
 
-def _plan(solved: optimum.Optima, best: int, others: list[int], errors: Array) -> Json:
+def _plan(solved: Optima, best: int, others: list[int], errors: Array) -> Json:
     """The expected precision of a plan.
 
     Args:

@@ -59,7 +59,9 @@ def test_the_best_model_under_any_limits_is_that_of_the_inner_sum(k, flops, memo
         flops=power(flops), memory_bytes=power(memory), kv_tokens=1e4, inference_tokens=served, max_tokens=power(cap)
     )
     experts = np.array([1.0, 4, 32])
-    ours, inner = (optimum.solve(Problem(law, PAPER, limits), experts) for law in (coupled(k), load("joint-moe-2025")))
+    ours, inner = (
+        optimum.best_models(Problem(law, PAPER, limits), experts) for law in (coupled(k), load("joint-moe-2025"))
+    )
     for name in ("n_active", "n_tokens", "feasible", "size_bound"):
         assert np.array_equal(getattr(ours, name), getattr(inner, name), equal_nan=name != "size_bound")
     if inner.feasible.any():

@@ -96,7 +96,7 @@ class AllExperts(Architecture):
 def test_best_sparsity(flops, total, sparsity):
     # memory for that many parameters, a byte each; as the law has no optimum of N, all of it is used
     limits = optimum.Constraints(flops=flops, memory_bytes=total, bytes_per_parameter=1.0)
-    best = optimum.solve(Problem(SPARSITY, AllExperts(), limits), np.geomspace(2, 500, 4001))
+    best = optimum.best_models(Problem(SPARSITY, AllExperts(), limits), np.geomspace(2, 500, 4001))
     i = np.nanargmin(best.loss)
     assert 1 - 1 / best.n_experts[i] == pytest.approx(sparsity, abs=5.1e-4)
     assert best.size_bound[i] == "memory" and best.n_total[i] == pytest.approx(total, rel=1e-9)
@@ -107,7 +107,7 @@ def test_best_sparsity(flops, total, sparsity):
     (0.95, 7.3355e9, 2.3191), (0.98, 17.0687e9, 2.2708),
 ])  # fmt: skip
 def test_best_size_at_a_sparsity(sparsity, total, loss):
-    best = optimum.solve(Problem(SPARSITY, AllExperts(), optimum.Constraints(flops=1e20)), 1 / (1 - sparsity))
+    best = optimum.best_models(Problem(SPARSITY, AllExperts(), optimum.Constraints(flops=1e20)), 1 / (1 - sparsity))
     assert best.n_total == pytest.approx(total, rel=1e-4) and best.loss == pytest.approx(loss, abs=5.1e-5)
 
 
@@ -173,7 +173,7 @@ def test_inference_optimum(coefficients, served, size, tokens, plain_size, plain
     quality = float(law.predict(plain_size, plain_tokens))
     problem = Problem(law, PAPER, optimum.Constraints(flops=1e22, inference_tokens=served))
     cheapest = target.least_flops(problem, 1.0, quality)
-    best = optimum.solve(problem.with_amount(cheapest), 1.0)
+    best = optimum.best_models(problem.with_amount(cheapest), 1.0)
     assert best.n_active == pytest.approx(size, rel=digits) and best.n_tokens == pytest.approx(tokens, rel=digits)
     assert cheapest < 6 * plain_size * plain_tokens + 2 * plain_size * served
     assert best.loss == pytest.approx(quality, rel=1e-9)

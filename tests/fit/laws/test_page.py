@@ -173,19 +173,21 @@ def test_the_search_finds_the_closed_form(constraints):
     law, constraints = load("joint-moe-2025"), optimum.Constraints(**constraints)
     searched = dataclasses.replace(law, name="searched", form=without_closed_form())
     experts = np.array([1.0, 4, 32])
-    expected, found = (optimum.solve(Problem(one, architecture.PAPER, constraints), experts) for one in (law, searched))
+    expected, found = (
+        optimum.best_models(Problem(one, architecture.PAPER, constraints), experts) for one in (law, searched)
+    )
     np.testing.assert_allclose(found.loss, expected.loss, rtol=1e-12)
     np.testing.assert_allclose(found.n_active, expected.n_active, rtol=1e-6)
     assert found.size_bound.tolist() == expected.size_bound.tolist()
     draws = {name: value * np.array([1.0, 1.001]) for name, value in law.coefficients.items()}
-    several = optimum.solve(Problem(searched, architecture.PAPER, constraints), 4.0, draws)
+    several = optimum.best_models(Problem(searched, architecture.PAPER, constraints), 4.0, draws)
     assert several.loss.shape == (2,) and several.loss[0] == pytest.approx(expected.loss[1], rel=1e-12)
 
 
 def test_a_loss_that_rises_with_tokens_has_no_optimum():
     rising = Law("rising", without_closed_form(), fit_runs.TABLE_3 | {"beta": 0.2})
     with pytest.raises(UserError, match="does not fall with n_tokens"):
-        optimum.solve(Problem(rising, architecture.PAPER, optimum.Constraints(flops=1e20)), 1.0)
+        optimum.best_models(Problem(rising, architecture.PAPER, optimum.Constraints(flops=1e20)), 1.0)
 
 
 @pytest.mark.parametrize(

@@ -155,7 +155,7 @@ def test_a_law_counts_models_as_its_runs_are_built(tmp_path):
 def test_the_best_size_of_such_models_by_a_grid(tmp_path):
     law = load(law_of(table_of(), tmp_path))
     limits = optimum.Constraints(flops=1e13, memory_bytes=1e6, kv_tokens=4096)
-    solved = optimum.solve(Problem(law, law.architecture, limits), np.array([1.0, 8, 16]))
+    solved = optimum.best_models(Problem(law, law.architecture, limits), np.array([1.0, 8, 16]))
     d = np.geomspace(16, 512, 400_001)
     for i, e in enumerate((1, 8, 16)):
         blocks = d / 8

@@ -11,7 +11,7 @@ import fit
 from fit import __main__ as command_line
 from fit.fitted_law.law import load
 from fit.model import efficiencies
-from fit.planning import by_hours, modelled_speed
+from fit.planning import modelled_speed, size_speeds
 from fit.planning.options import PlanOptions
 from fit.planning.problem import Problem
 
@@ -108,10 +108,10 @@ def test_own_speeds_recalibrate_the_plan(capsys, tmp_path):
     steps = [true.step_cost("H100", run.shape, run.layout) for run in runs]
     write([run.layout.batch_tokens / step.seconds for run, step in zip(runs, steps, strict=True)])
     found = plan(capsys, "--chips=H100:64", "--hours=240", f"--speeds={path}")
-    problem = Problem(law, architecture, limits_of_time, calibration=true).within(hours=240, flops=None)
+    problem = Problem(law, architecture, limits_of_time, calibration=true)
     for row in found["optima"]:
         low, middle, high = row["speed"]["tokens_per_second"]
-        rate = by_hours.tokens_per_second(problem, row["n_experts"], row["n_active"], row["n_tokens"])
+        rate = size_speeds.tokens_per_second(problem, row["n_experts"], row["n_active"], row["n_tokens"])
         assert middle == pytest.approx(rate, rel=0.05)
         assert high / low < published.factors()[2] ** 2
     assert found["clock"]["label"] == "measured"

@@ -18,7 +18,7 @@ from fit.laws import FORMS, joint
 from fit.messages import units
 from fit.model.architecture import PAPER
 from fit.model.chips import CHIPS
-from fit.planning import repeats
+from fit.planning import plan_config, repeats
 from jmoe.config import schema
 from jmoe.config.check import check_config
 from jmoe.cost.chips import CHIPS as JMOE_CHIPS
@@ -101,6 +101,17 @@ def test_mfu_by_number_of_experts(capsys, tmp_path):
     rows = plan(capsys, *goal)["target"]
     assert min(rows["optima"], key=lambda row: row["flops"])["n_experts"] == 32
     assert rows["best"]["n_experts"] == 8 and rows["best"]["hours"] == min(row["hours"] for row in rows["optima"])
+
+
+def test_mfu_is_by_the_experts_that_the_law_counts():
+    """The trainer's 8 narrow experts are 2 for the law: the MFU of 8 is not theirs."""
+    options = dict(chips="H100:8", hours=24.0, experts=[2], shape=dict(granularity=4))
+    expected = fit.plan(PAPERS, mfu=0.3, **options)
+    found = fit.plan(PAPERS, mfu={2: 0.3, 8: 0.6}, **options)
+    assert (found.buildable.n_experts, found.buildable.law_experts) == (8, 2)
+    assert found.buildable.to_dict() == expected.buildable.to_dict()
+    law = load(PAPERS)
+    assert plan_config.source(law, found) == plan_config.source(law, expected)
 
 
 def test_peaks_are_those_of_data_sheets():

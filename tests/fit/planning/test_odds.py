@@ -55,7 +55,6 @@ def asked(law, hours=24.0, layouts=None, spreads=None, chips="H100:8", **limits)
     constraints = parsed.constraints()
     calibration = efficiencies.of_our_trainer(constraints.chips.kind, constraints.chips.count)
     calibration = dataclasses.replace(calibration, **(spreads or {}))
-    constraints = dataclasses.replace(constraints, hours=hours, flops=None)
     return Problem(law, architecture, constraints, law.experts, calibration, layouts or grid.Grid())
 
 

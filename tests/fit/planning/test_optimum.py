@@ -127,7 +127,7 @@ def test_constrained_optimum_is_brute_force(flops, memory, kv, served, cap, e, n
         if k < 1:
             form = FORMS[f"{law.form.name}_coupled"]
             law = dataclasses.replace(law, form=form, coefficients=law.coefficients | {"k": k}, bootstrap=None)
-        result = optimum.solve(Problem(law, PAPER, constraints), e)
+        result = optimum.best_models(Problem(law, PAPER, constraints), e)
         expected = brute_force(law.chinchilla_coefficients_at(e), e, constraints)
     assert bool(result.feasible) == (expected is not None)
     if expected is not None:
@@ -145,7 +145,7 @@ def test_a_memory_that_holds_the_smallest_model_exactly(law, width_per_block, e)
     shape = architecture.Architecture(vocab_size=257, width_per_block=width_per_block)
     smallest = float(shape.n_total(width_per_block, e))
     limits = optimum.Constraints(flops=1e22, memory_bytes=2 * smallest)
-    best = optimum.solve(Problem(law, shape, limits), e)
+    best = optimum.best_models(Problem(law, shape, limits), e)
     assert best.feasible and float(best.n_total) == pytest.approx(smallest, rel=1e-8)
 
 
@@ -154,7 +154,7 @@ def test_inference_optimum_size_is_brute_force(law):
     constraints = optimum.Constraints(flops=1e22, inference_tokens=1e11)
     for e in (1, 8):
         _, size = brute_force(law.chinchilla_coefficients_at(e), e, constraints)
-        assert float(optimum.solve(Problem(law, PAPER, constraints), e).n_active) == pytest.approx(size, rel=1e-5)
+        assert float(optimum.best_models(Problem(law, PAPER, constraints), e).n_active) == pytest.approx(size, rel=1e-5)
 
 
 @pytest.mark.parametrize("kind, count", [("H100", 1), ("v5e", 8), ("H100", 64), ("B200", 512)])
@@ -164,7 +164,9 @@ def test_optimum_on_chips_is_brute_force(law, kind, count):
     flops = 1e23
     chips = cost.Chips(kind, count, 0.4)
     for e in (1, 2, 8, 64):
-        result = optimum.solve(Problem(law, PAPER, optimum.Constraints(flops=flops, memory_bytes=1e12, chips=chips)), e)
+        result = optimum.best_models(
+            Problem(law, PAPER, optimum.Constraints(flops=flops, memory_bytes=1e12, chips=chips)), e
+        )
         d = np.exp(np.linspace(np.log(64.0), np.log(3e5), 2_000_001))
         size, total = (2 * d * 50257 + weights * d**3 / 64 for weights in (13, 4 + 9 * e))
         tokens = max(512, 8192 / count)
@@ -190,7 +192,7 @@ def test_loss_falls_as_constraints_loosen(law):
         constraints = dataclasses.replace(
             optimum.Constraints(flops=1e22, memory_bytes=4e10, kv_tokens=4096.0), **{name: values}
         )
-        assert np.all(np.diff(optimum.solve(Problem(law, PAPER, constraints), 4.0).loss) <= 1e-12)
+        assert np.all(np.diff(optimum.best_models(Problem(law, PAPER, constraints), 4.0).loss) <= 1e-12)
 
 
 def test_near_optimal_band_ends_at_a_tenth_of_a_percent(law):
@@ -200,7 +202,7 @@ def test_near_optimal_band_ends_at_a_tenth_of_a_percent(law):
         optimum.Constraints(flops=1e22, memory_bytes=8e10),
         optimum.Constraints(flops=1e21, max_tokens=2e10),
     ):
-        result = optimum.optima(Problem(law, PAPER, constraints, law.experts))
+        result = optimum.best_of_each_number(Problem(law, PAPER, constraints, law.experts))
         low, high = optimum.near_optimal(Problem(law, PAPER, constraints), result)
         target = 1.001 * result.loss.min()
         assert np.isfinite(low).any()
@@ -223,9 +225,9 @@ def test_flops_of_dense_inverts_the_optimum(law):
         optimum.Constraints(flops=1e21),
         optimum.Constraints(flops=1e22, memory_bytes=8e10, kv_tokens=16384.0, inference_tokens=1e11),
     ):
-        best = np.nanmin(optimum.optima(Problem(law, PAPER, constraints, law.experts)).loss)
+        best = np.nanmin(optimum.best_of_each_number(Problem(law, PAPER, constraints, law.experts)).loss)
         needed = target.least_flops(Problem(law, PAPER, constraints), 1.0, best)
-        dense = optimum.optima(Problem(law, PAPER, dataclasses.replace(constraints, flops=needed), [1]))
+        dense = optimum.best_of_each_number(Problem(law, PAPER, dataclasses.replace(constraints, flops=needed), [1]))
         assert dense.loss[0] == pytest.approx(best, rel=1e-9) and needed > constraints.flops
     # 24 GB never hold a dense model as good as 32 experts without a limit.
     assert target.least_flops(Problem(law, PAPER, optimum.Constraints(flops=1e22, memory_bytes=1e9)), 1.0, 2.07) is None
@@ -274,14 +276,14 @@ def test_roots_are_those_of_bisection(function):
 def test_what_cannot_be_met_is_named(law, constraints, words, monkeypatch):
     monkeypatch.setitem(CHIPS, "tiny", Chip("tiny", "tiny", 1e12, 1e7, 1e9))
     with pytest.raises(UserError) as e:
-        optimum.optima(Problem(law, PAPER, constraints, law.experts))
+        optimum.best_of_each_number(Problem(law, PAPER, constraints, law.experts))
     assert all(word in e.value.sentence for word in words) and "\n" not in e.value.sentence
 
 
 def test_law_that_does_not_fall_is_refused():
     rising = Law("x", FORMS["chinchilla"], dict(A=1.0, B=1.0, E=1.0, alpha=-0.1, beta=0.3))
     with pytest.raises(UserError, match="does not fall"):
-        optimum.optima(Problem(rising, PAPER, optimum.Constraints(flops=1e20), [1]))
+        optimum.best_of_each_number(Problem(rising, PAPER, optimum.Constraints(flops=1e20), [1]))
 
 
 def test_width_inverts_n_active():
@@ -356,7 +358,7 @@ def test_another_number_of_experts_is_built_only_where_the_planned_one_does_not_
 
 def test_rule_of_thumb_holds_for_the_published_law(law):
     rows = dense_models.rules_of_thumb(Problem(law, PAPER, optimum.Constraints(flops=1e21), [1, 2, 4, 8, 16]))
-    dense = optimum.optima(Problem(law, PAPER, optimum.Constraints(flops=1e21), [1]))
+    dense = optimum.best_of_each_number(Problem(law, PAPER, optimum.Constraints(flops=1e21), [1]))
     assert [row["n_experts"] for row in rows] == [2, 4, 8]
     for row in rows:
         assert row["holds"] and row["n_tokens"] == pytest.approx(row["n_experts"] * dense.n_tokens[0])

@@ -72,7 +72,7 @@ def test_by_flops_it_is_the_best_of_a_grid(sparsity_law, name, flops, memory_gb,
         flops=flops, memory_bytes=None if memory_gb is None else memory_gb * 1e9, inference_tokens=served
     )
     architecture = dataclasses.replace(PAPER, vocab_size=vocab_size)
-    found = optimum.optima(Problem(law, architecture, limits, [1, 8, 32]))
+    found = optimum.best_of_each_number(Problem(law, architecture, limits, [1, 8, 32]))
     for i, e in enumerate((1, 8, 32)):
 
         def loss(widths, e=e):

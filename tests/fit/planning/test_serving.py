@@ -192,7 +192,7 @@ def test_a_required_speed_by_brute_force(law, limits, required, batch):
     options = PlanOptions.parse(chips="H100:4096", serve=dict(tokens_per_second=required, batch=batch), **limits)
     constraints = options.constraints(())
     experts = [1.0, 2.0, 8.0, 32.0]
-    solved = optimum.optima(Problem(law, PAPER, constraints, experts))
+    solved = optimum.best_of_each_number(Problem(law, PAPER, constraints, experts))
     for i, e in enumerate(experts):
         assert solved.loss[i] == pytest.approx(least_by_brute_force(law, limits, e, required, batch), rel=1e-6)
         served = constraints.served(PAPER, solved.d_model[i], e)

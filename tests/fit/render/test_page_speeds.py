@@ -14,7 +14,7 @@ from fit.planning import candidates, modelled_speed
 from fit.planning.constraints import Constraints
 from fit.planning.grid import ShapeRequest
 from fit.planning.model_grid import models_of
-from fit.planning.optimum import optima
+from fit.planning.optimum import best_of_each_number
 from fit.planning.problem import Problem
 from fit.planning.training_chips import MEMORY_SHARE, Chips
 
@@ -82,12 +82,13 @@ def question_of(state):
         kv_tokens=float(state.get("context", 0)),
         max_tokens=float(state["max_tokens"]) if "max_tokens" in state else None,
         inference_tokens=float(state.get("inference_tokens", 0)),
+        hours=float(state["hours"]),
         chips=chips,
         request=request,
     )
     experts = tuple(map(int, state["experts"].split(","))) if "experts" in state else law.experts
     problem = Problem(law, architecture, limits, experts)
-    return modelled_speed.at_modelled_speeds(problem, float(state["hours"]), None)
+    return modelled_speed.at_modelled_speeds(problem, None)
 
 
 def hours_of(problem, row):
@@ -115,7 +116,7 @@ def test_forty_questions_by_hours(tab):
             continue
         answered += 1
         best = answer["plan"]["best"]
-        solved = optima(problem)
+        solved = best_of_each_number(problem)
         assert best["loss"] == pytest.approx(np.nanmin(solved.loss), rel=1e-3), state
         assert best["speed"]["hours"][1] == pytest.approx(hours_of(problem, best), rel=1e-2), state
         served = best["n_tokens"] + float(state.get("inference_tokens", 0)) / 3
