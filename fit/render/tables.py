@@ -17,6 +17,7 @@ from fit.form import Reduced
 from fit.laws import FORMS, PRESETS
 from fit.model.architecture import Architecture
 from fit.planning import joint_draws, optimum, plan_findings
+from fit.planning.constraints import Constraints
 from fit.planning.problem import Problem
 
 TABLE_1_EXPERTS = (1, 2, 4, 8, 16)
@@ -46,7 +47,7 @@ def memories_of(law: Law, architecture: Architecture, budgets: Sequence[float]) 
     """
     if budgets == TABLE_2["flops"] or budgets != budgets_of(law, TABLE_2["flops"]):
         return TABLE_2["memory_gb"], TABLE_2["kv_tokens"]
-    middle = optimum.Constraints(flops=sorted(budgets)[len(budgets) // 2])
+    middle = Constraints(flops=sorted(budgets)[len(budgets) // 2])
     dense = optimum.optima(Problem(law, architecture, middle, [1]))
     weights = float(middle.memory(architecture, dense.d_model[0], dense.n_experts[0])) / 1e9
     return tuple(float(f"{times * weights:.1e}") for times in (1, 3, 10)), 0
@@ -93,7 +94,7 @@ def table_2(
     printed = _printed_cells(law, architecture, experts, options)
     for i, flops in enumerate(budgets):
         for j, memory in enumerate(memories_gb):
-            constraints = optimum.Constraints(flops=flops, memory_bytes=memory * 1e9, kv_tokens=kv_tokens)
+            constraints = Constraints(flops=flops, memory_bytes=memory * 1e9, kv_tokens=kv_tokens)
             problem = Problem(law, architecture, constraints, experts)
             optima = optimum.optima(problem)
             best = int(np.nanargmin(optima.loss))
