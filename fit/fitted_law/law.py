@@ -38,9 +38,8 @@ from fit.fitted_law.settings import DEFAULTS, Settings
 from fit.fitted_law.tuning import Tuning
 from fit.form import Form, Reduced
 from fit.laws import FORMS, PRESETS
-from fit.messages import sentences
+from fit.messages import finding, sentences
 from fit.messages.finding import Finding
-from fit.messages.finding import sentences as sentences_of
 from fit.messages.units import amount, flops
 from fit.model.architecture import EXPERTS, OF_EXPERTS, PAPER, Architecture, training_flops
 from fit.results import NOT_IN_JSON
@@ -126,7 +125,7 @@ class Law:
     @property
     def warnings(self) -> list[str]:
         """The findings in words."""
-        return sentences_of(self.findings)
+        return finding.in_words(self.findings)
 
     @property
     def warning(self) -> str:

@@ -53,6 +53,6 @@ def finding(code: str, **values: Any) -> Finding:
     return Finding(code, CATALOGUE[code].severity, known)
 
 
-def sentences(findings: Iterable[Finding]) -> list[str]:
+def in_words(findings: Iterable[Finding]) -> list[str]:
     """The findings in words."""
     return [str(each) for each in findings]

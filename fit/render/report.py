@@ -126,7 +126,7 @@ def _fit(law: Law, architecture: Architecture, warnings: list[str]) -> list[str]
     """Sections on where the law comes from and how sure it is. warnings: those of the decision."""
     parts = ["<h2>Where it comes from</h2>", f"<p>{elements.text(_origin(law))}</p>"]
     if not law.published:
-        of_law = finding.sentences(law_details.findings(law))
+        of_law = finding.in_words(law_details.findings(law))
         warnings = [*dict.fromkeys([*warnings, *of_law])]  # a plan says some of the law's, too
         measured = law_details.mean_errors(law)
         if measured:
