@@ -44,7 +44,7 @@ class PredictOptions(Options):
         if self.n_experts is not None:
             law.check_experts(self.n_experts, "--n_experts")
         model = {name: getattr(self, name) for name in ("n_active", "n_total", "n_tokens", "top_k", "granularity")}
-        model["n_experts"] = self.n_experts or law.only_experts or 1
+        model["n_experts"] = self.n_experts or law.only_n_experts or 1
         model["n_shared_experts"] = self.n_shared_experts
         for name in (RATE, BATCH):
             model[name] = getattr(self, name)

@@ -44,7 +44,7 @@ def answer(law: Law) -> list[Line]:
     Its warnings and the file that it is written to are not among them.
     """
     of_experts = None
-    if not law.knows_experts or len(law.experts) == 1:
+    if not law.reads_n_experts or len(law.experts) == 1:
         experts = _of_one_number(law)
     else:
         try:

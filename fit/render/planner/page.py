@@ -188,8 +188,8 @@ def _as_text(sizes: dict[str, int | str]) -> dict[str, str]:
 
 
 _LAW = (
-    *("name", "counts_embedding", "fixes_experts", "published", "experts"),
-    *("only_experts", "of_mixtures", "knows_dense", "no_draws"),
+    *("name", "counts_embedding", "has_fixed_n_experts", "published", "experts"),
+    *("only_n_experts", "holds_for_mixtures", "holds_for_dense", "no_draws"),
 )
 
 
@@ -276,7 +276,7 @@ def _form(form: Form) -> Json:
         columns=form.columns,
         entries=[[name, name in form.positive, c.above] for name, c in form.coefficients.items()],
         closed=bool(form.chinchilla_coefficients_at),
-        knows_experts=bool(set(form.columns) & set(OF_EXPERTS)),
+        reads_n_experts=bool(set(form.columns) & set(OF_EXPERTS)),
     )
 
 
