@@ -20,6 +20,7 @@ from fit.fitting.options import FitOptions
 from fit.messages import lines
 from fit.messages.finding import Finding
 from fit.messages.lines import WARNING, Line
+from fit.planning import odds_of_law
 from fit.render import forms_answer, law_answer, law_details
 from fit.studies.speedup.of_runs import SpeedupOptions, of_runs
 from fit.table import histories, mixed_columns, selection, validate
@@ -125,7 +126,11 @@ class Law(FitOptions, flags.Columns):
         check_writable(self.out)
         law = fit_law.fit_law(self.table(), self, quiet=False)
         save(law, self.out)
-        self._show(law_answer.answer(law), law_details.details(law), law_details.findings(law))
+        self._show(
+            law_answer.answer(law, odds_of_law.odds_at_most_compute(law)),
+            law_details.details(law),
+            law_details.findings(law),
+        )
 
     def table(self) -> Table:
         """The table of runs, after a line on what --where leaves out of it."""

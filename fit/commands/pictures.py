@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import os
-from typing import Any
 
 from fit import options
 from fit.commands import flags
@@ -47,14 +46,9 @@ class Table(ShapeOptions, flags.OfLaw, flags.Json):
 
     def run(self) -> None:
         law = load(self.law)
-        arguments: dict[str, Any] = {}
-        if self.which != "4":
-            arguments["budgets"] = self.flops
-        if self.which == "2":
-            arguments |= dict(memories_gb=self.memory_gb, kv_tokens=self.kv_tokens)
-        if self.experts is not None:
-            arguments["experts"] = experts_to_compare(law, self.experts)
-        rows = list(tables.TABLES[self.which](law, self.architecture(law), **arguments))
+        experts = () if self.experts is None else experts_to_compare(law, self.experts)
+        architecture = self.architecture(law)
+        rows = tables.rows_of(self.which, law, architecture, experts, self.flops, self.memory_gb, self.kv_tokens)
         if self.json:
             print(json.dumps(plain(dict(version=JSON_VERSION, rows=rows)), indent=1))
         else:

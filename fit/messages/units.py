@@ -175,6 +175,15 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
+def cell(value: object) -> str:
+    """A value as a table shows it."""
+    if value is None or value == "":
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
 def table(columns: str, rows: Iterable[Json | str], **heads: str) -> list[str]:
     """The lines of a table.
 

@@ -20,7 +20,7 @@ optimum.py          by FLOPs in closed form or by a search, in real numbers; und
 solve.py            the best model with each number of experts: counts, modelled_speed.py, cost.py
 target.py           the least budget that reaches a loss
 joint_draws.py      draws of law and speeds; odds.py, how often each number of experts is the best in them
-measurement.py      what would settle that
+measurement.py      what would settle that; odds_of_law.py, the odds at the most compute that a law was fitted to
 
 4. The model to build:
 shape_choice.py     the shape to build near an optimum by FLOPs
