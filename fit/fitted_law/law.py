@@ -40,7 +40,7 @@ from fit.form import Form, Reduced
 from fit.laws import FORMS, PRESETS
 from fit.messages import finding, sentences
 from fit.messages.finding import Finding
-from fit.messages.units import amount, flops
+from fit.messages.units import amount, flops, say
 from fit.model.architecture import EXPERTS, OF_EXPERTS, PAPER, Architecture, training_flops
 from fit.results import NOT_IN_JSON
 from fit.table import table, validate
@@ -312,8 +312,8 @@ class Law:
     def only_words(self) -> str:
         """A sentence on why the law predicts no other numbers of experts."""
         if self.holds_for_mixtures:
-            return sentences.ONE_NUMBER.format(law=self.name, own=self.experts[0])
-        return sentences.DENSE_ALONE.format(law=self.name)
+            return say(sentences.ONE_NUMBER, law=self.name, own=self.experts[0])
+        return say(sentences.DENSE_ALONE, law=self.name)
 
     def loss(self, coefficients: ByName, columns: ByName) -> Array:
         """Loss in nats per token with these coefficients by name; all arguments broadcast together."""

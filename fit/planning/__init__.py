@@ -4,7 +4,7 @@ A plan goes through these files in this order; planning.py takes it through them
 makes; plan.py has the whole plan.
 
 1. What is asked:
-options.py          options of fit plan and fit compare
+options.py          options of fit plan and fit compare; fields_of_flags.py, which of them are fields of a flag
 constraints.py      the budget, FLOPs or hours, and the limits of a plan; training_chips.py, the chips
 problem.py          what a plan solves: law, architecture, constraints, experts and what the chips reach
 

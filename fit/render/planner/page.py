@@ -17,7 +17,6 @@ from fit.form import Form
 from fit.laws import FORMS
 from fit.messages import sentences, units
 from fit.messages.catalogue import CATALOGUE
-from fit.messages.flags import FIELDS
 from fit.model import reference_model
 from fit.model.architecture import OF_EXPERTS, PAPER
 from fit.model.chips import CHIPS
@@ -33,6 +32,7 @@ from fit.planning import (
     serving,
 )
 from fit.planning.constraints import Constraints
+from fit.planning.fields_of_flags import FIELDS
 from fit.planning.training_chips import MFU, Chips
 from fit.render.planner import formulas
 from fit.table.files import check_writable, write_text
