@@ -21,7 +21,7 @@ OF_A_FIT = {"5": "predicted_against_measured", "2a": "isoflop", "memory": "best_
 
 
 @dataclasses.dataclass(kw_only=True)
-class Table(ShapeOptions, flags.OfLaw, flags.Json):
+class TableCommand(ShapeOptions, flags.OfLaw, flags.JsonOutput):
     """Make a table of the paper for a law: 1 (compute-optimal), 2 (best E under memory), 4 (law at each E), 5
     (bootstrap).
 
@@ -59,7 +59,7 @@ class Table(ShapeOptions, flags.OfLaw, flags.Json):
 
 
 @dataclasses.dataclass(kw_only=True)
-class Plot(ShapeOptions, flags.OfLaw, flags.Columns):
+class PlotCommand(ShapeOptions, flags.OfLaw, flags.Columns):
     """Draw the paper's figures for a law, as PNG, PDF or SVG.
 
       python -m fit plot --law=joint-moe-2025 --figure=1a --out=figure_1a.pdf
@@ -140,7 +140,7 @@ class Plot(ShapeOptions, flags.OfLaw, flags.Columns):
 
 
 @dataclasses.dataclass(kw_only=True)
-class Report(ReportOptions, flags.OfLaw, flags.Columns):
+class ReportCommand(ReportOptions, flags.OfLaw, flags.Columns):
     """Say what runs and their law found, in short, and write one HTML page with all of it: the decision and its picture
     first, then every table and figure of the paper for this law, and the numbers behind them.
 
@@ -165,7 +165,7 @@ class Report(ReportOptions, flags.OfLaw, flags.Columns):
 
 
 @dataclasses.dataclass(kw_only=True)
-class Page(flags.Columns):
+class PageCommand(flags.Columns):
     """Write one self-contained HTML page that plans with a law in the browser: limits to slide, answers and pictures.
 
     python -m fit page --law=law.json --runs=runs.csv --out=planner.html
