@@ -80,16 +80,16 @@ def fit_law(table: Table, options: RateOptions) -> RateFit:
     return RateFit(law, experts, optima, fitted, left_out, intervals, model)
 
 
-def _experts(given: Sequence[int], optima: Sequence[BestRate]) -> list[float]:
-    """The numbers of experts to fit: those given, else all. Raises UserError where a given one has no runs."""
+def _experts(requested: Sequence[int], optima: Sequence[BestRate]) -> list[float]:
+    """The numbers of experts to fit: those requested, else all. Raises UserError where one of them has no runs."""
     trained = sorted({optimum.n_experts for optimum in optima})
-    absent = [n_experts for n_experts in given if n_experts not in trained]
+    absent = [n_experts for n_experts in requested if n_experts not in trained]
     if absent:
         others = ", ".join(f"{n_experts:g}" for n_experts in trained)
         raise UserError(
-            f"--experts={','.join(map(str, given))}: {absent[0]:g} is in none of the runs, which have {others}"
+            f"--experts={','.join(map(str, requested))}: {absent[0]:g} is in none of the runs, which have {others}"
         )
-    return list(given or trained)
+    return list(requested or trained)
 
 
 def _model(options: RateOptions, law: Mapping[str, float]) -> BestRate | None:

@@ -15,12 +15,12 @@ RATES = " {rate:.3e:>10} {law:.3e:>10} {ratio:.2f:>8}  {lost:.5f:>9} {note}"
 
 def of_fit(rates: RateFit) -> list[Line]:
     """The lines of `fit lr`: those of `answer`, the models that are left out, and the rate of the model asked for."""
-    found = [*answer(rates.law, rates.optima, rates.fitted)]
+    of_rates = [*answer(rates.law, rates.optima, rates.fitted)]
     if rates.left_out:
-        found.insert(0, Line("left out", f"{rates.left_out} models that were tried at fewer than three rates"))
+        of_rates.insert(0, Line("left out", f"{rates.left_out} models that were tried at fewer than three rates"))
     if rates.model:
-        found.append(of_model(rates.law, rates.model, rates.fitted))
-    return found
+        of_rates.append(of_model(rates.law, rates.model, rates.fitted))
+    return of_rates
 
 
 def answer(law: Mapping[str, float], optima: Sequence[BestRate], fitted: Sequence[BestRate]) -> Iterator[Line]:

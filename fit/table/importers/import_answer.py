@@ -26,11 +26,11 @@ def answer(source: str, tool: str, n_rows: int, runs: Table, units: Mapping[str,
 def warnings(runs: Table) -> list[str]:
     """What is odd about the runs, what `fit law` refuses, and the flag that mends their units."""
     refused = [*histories.named_histories(runs), *mixed_columns.text_problems(runs)]
-    found = [*validate.impossible(runs), *validate.doubts(runs)]
-    found += [f"fit law refuses these runs: {problem.where}: {problem.what}" for problem in refused]
-    found += [*mixed_columns.recipe_doubts(runs), *histories.unnamed_histories(runs)]
+    sentences = [*validate.impossible(runs), *validate.doubts(runs)]
+    sentences += [f"fit law refuses these runs: {problem.where}: {problem.what}" for problem in refused]
+    sentences += [*mixed_columns.recipe_doubts(runs), *histories.unnamed_histories(runs)]
     likely_units = validate.likely_units(runs)
     if likely_units:
         flag = ",".join(f"{name}:{unit}" for name, unit in likely_units.items())
-        found.append(f"--units={flag} converts all of them")
-    return [str(each) for each in found]
+        sentences.append(f"--units={flag} converts all of them")
+    return [str(each) for each in sentences]
