@@ -89,9 +89,9 @@ def run(arguments: list[str]) -> int:
     try:
         if name not in COMMANDS:
             raise UserError(f"unknown command {name!r}; commands: {', '.join(COMMANDS)}")
-        module = importlib.import_module(f"fit.commands.{COMMANDS[name][0]}")
+        command = class_of(name)
         former_flags.check(name, arguments[1:])
-        return _command(getattr(module, name.capitalize()), arguments[1:])
+        return _command(name, command, arguments[1:])
     except UserError as e:
         print(f"fit {name}: {printable_lines(e.sentence)}", file=sys.stderr)
         return 2
@@ -104,8 +104,14 @@ def run(arguments: list[str]) -> int:
         return 2
 
 
-def _command(command: Any, arguments: list[str]) -> int:
-    """Runs the command of this class with a flag for each of its fields."""
+def class_of(name: str) -> Any:
+    """The class of a command: PlanCommand of plan."""
+    module = importlib.import_module(f"fit.commands.{COMMANDS[name][0]}")
+    return getattr(module, f"{name.capitalize()}Command")
+
+
+def _command(name: str, command: Any, arguments: list[str]) -> int:
+    """Runs the command of this name and class with a flag for each of its fields."""
     from absl import flags
 
     from fit.options import flag_of
@@ -122,20 +128,20 @@ def _command(command: Any, arguments: list[str]) -> int:
     if len(positional) > bool(source):
         raise UserError(f"found {positional[-1]!r}, expected only flags such as --name=value")
     if source and not positional:
-        raise UserError(f"{source} is missing; see python -m fit {command.__name__.lower()} --help")
-    for name in values:
-        flag = values[name]
+        raise UserError(f"{source} is missing; see python -m fit {name} --help")
+    for flag_name in values:
+        flag = values[flag_name]
         is_text = isinstance(flag.value, str) and not flag.value.strip()
         if flag.present and (is_text or flag.value == []):  # as of an unset shell variable
             raise UserError(f"--{flag.name}= is empty; give it a value or leave it out")
-    _check_outputs(command.__name__.lower(), values, positional)
+    _check_outputs(name, values, positional)
     options = {field.name: values[flag_of(field.name)].value for field in _flagged(command)}
     try:
         command(**options).run(*positional)
     except TableError as e:
         from fit.commands import suggested_command
 
-        line = suggested_command.with_flags(command.__name__.lower(), list(options), arguments, e)
+        line = suggested_command.with_flags(name, list(options), arguments, e)
         raise UserError(e.sentence + line) from e
     return 0
 

@@ -9,16 +9,20 @@ import dataclasses
 import difflib
 import math
 import os
+import re
 from collections.abc import Callable, Iterable
 from typing import Any, Self
 
 from fit.errors import UserError
-from fit.messages import sentences, units
-from fit.messages.units import LARGEST
+from fit.messages import sentences
+from fit.messages.units import LARGEST, say
 from fit.table.table import shown
 
 Check = Callable[[str, Any], object]  # (name of the flag, value as given) to the value, or UserError
 SMALLEST = 1e-12  # of any positive number
+MULTIPLES = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}  # of counts
+GIGABYTES = {"mb": 1e-3, "gb": 1.0, "tb": 1e3, "mib": 2**20 / 1e9, "gib": 2**30 / 1e9, "tib": 2**40 / 1e9}
+HOURS = {"min": 1 / 60, "h": 1.0, "d": 24.0, "w": 168.0}
 
 
 def flag_of(name: str) -> str:
@@ -119,14 +123,14 @@ def number(
     def check(name: str, value: Any) -> float:
         x = _to_number(name, value)
         if x is None:
-            raise UserError(f"--{name}: found {shown(value)}, expected {units.expected_number(name)}")
+            raise UserError(f"--{name}: found {shown(value)}, expected {expected_number(name)}")
         if below and not x >= least:
-            raise UserError(below.format(flag=name, value=x))
+            raise UserError(say(below, flag=name, value=x))
         if most < LARGEST and not least <= x <= most:
             raise UserError(f"--{name}={x:g}: expected a number from {least:g} to {most:g}")
         if not least <= x <= most:
             kind = "positive" if least > 0 else "non-negative"
-            raise UserError(sentences.NOT_POSITIVE.format(flag=name, value=x, kind=kind, largest=most))
+            raise UserError(say(sentences.NOT_POSITIVE, flag=name, value=x, kind=kind, largest=most))
         return x
 
     return option("float", help, default, check)
@@ -214,7 +218,7 @@ def numbers(help: str, default: tuple[float, ...] | None = None) -> Any:
     def check(name: str, value: object) -> tuple[float, ...]:
         values = listed(value)
         if not values and default is None:
-            raise UserError(sentences.NOT_NUMBERS.format(flag=name, text="''"))
+            raise UserError(say(sentences.NOT_NUMBERS, flag=name, text="''"))
         return tuple(_positive(name, v) for v in values)
 
     return option("list", help, default, check)
@@ -227,7 +231,7 @@ def experts(help: str, default: tuple[int, ...] | None = None) -> Any:
         values = [_positive(name, v) for v in listed(value)]
         is_missing = not values and default is None
         if is_missing or any(e != int(e) or e > 1e6 for e in values):
-            raise UserError(sentences.NOT_EXPERTS.format(value=",".join(map(str, listed(value)))))
+            raise UserError(say(sentences.NOT_EXPERTS, value=",".join(map(str, listed(value)))))
         return tuple(sorted({int(e) for e in values}))
 
     return option("list", help, default, check)
@@ -325,10 +329,46 @@ def listed(value: object) -> list:
     return list(value) if isinstance(value, Iterable) else [value]
 
 
+def parse_number(name: str, text: str) -> float | None:
+    """Parse the number that a user typed for a flag.
+
+    Counts may end with K, M, B or T (1.5B), memory_gb with MB, GB, TB, MiB, GiB or TiB, hours with min, h, d or w.
+    Case does not matter.
+
+    Args:
+      name: of the flag.
+      text: the user's text.
+
+    Returns:
+      GB for memory_gb, hours for hours, else a plain count. None where the text is no number in these units.
+    """
+    units = MULTIPLES
+    if name.endswith("memory_gb"):
+        units = GIGABYTES
+    elif name == "hours":
+        units = HOURS
+    parts = re.fullmatch(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s*([a-z]*)", text.strip().lower())
+    if not parts:
+        return None
+    number, unit = parts.groups()
+    if unit and unit not in units:
+        return None
+    return float(number) * units.get(unit, 1.0)
+
+
+def expected_number(name: str) -> str:
+    """A description of the values that `parse_number` accepts for a flag of this name."""
+    if name.endswith("memory_gb"):
+        return "a number of GB such as 80, 80GB or 1.5TB"
+    if name == "hours":
+        return "a number of hours such as 240, 240h or 10d"
+    return "a number such as 1e22, 1.5B or 300M"
+
+
 def _to_number(name: str, value: Any) -> float | None:
     """The number that `value` is, or that a person wrote with a unit; None where it is neither."""
     if isinstance(value, str):
-        typed = units.parse_number(name, value)
+        typed = parse_number(name, value)
         if typed is not None:
             return typed
     try:
@@ -341,5 +381,5 @@ def _positive(name: str, value: Any) -> float:
     """A positive number. Raises UserError for anything else."""
     x = _to_number(name, value)
     if x is None or not SMALLEST <= x <= LARGEST:
-        raise UserError(sentences.NOT_NUMBERS.format(flag=name, text=shown(value) if value != "" else "''"))
+        raise UserError(say(sentences.NOT_NUMBERS, flag=name, text=shown(value) if value != "" else "''"))
     return x

@@ -6,7 +6,6 @@ run here whose files a trainer's command reads; of the others the flags are read
 """
 
 import contextlib
-import importlib
 import io
 import itertools
 import json
@@ -159,8 +158,7 @@ def test_commands_elsewhere_are_what_ci_runs():
 @pytest.mark.parametrize("command", [command for command in COMMANDS if is_of_fit(command)])
 def test_flags_of_fit_that_readme_types_exist(command):
     _, _, _, name, *flags = shlex.split(command)
-    module = importlib.import_module(f"fit.commands.{command_line.COMMANDS[name][0]}")
-    command_line._flags_of(getattr(module, name.capitalize()))(["fit", *flags])
+    command_line._flags_of(command_line.class_of(name))(["fit", *flags])
 
 
 def test_readmes_tables_come_with_the_checkout():

@@ -83,7 +83,7 @@ class Columns(Names):
 
 
 @dataclasses.dataclass(kw_only=True)
-class Json(Options):
+class JsonOutput(Options):
     """Output as JSON."""
 
     json: bool = switch("Print everything as JSON.")

@@ -7,30 +7,30 @@ import sys
 from collections.abc import Iterable
 from typing import ClassVar
 
-import numpy as np
-
 from fit import options
 from fit.commands import flags
 from fit.errors import UserError
 from fit.fitted_law import forecast
 from fit.fitted_law.forecast import PredictOptions
 from fit.fitted_law.law import NAMES, load, save
-from fit.fitting import fit_law, learning_rate, rates_answer
+from fit.fitting import fit_law, fit_rates, rates_answer
+from fit.fitting.fit_rates import RateOptions
 from fit.fitting.options import FitOptions
 from fit.messages import lines
 from fit.messages.finding import Finding
 from fit.messages.lines import WARNING, Line
+from fit.planning import odds_of_law
 from fit.render import forms_answer, law_answer, law_details
 from fit.studies.speedup.of_runs import SpeedupOptions, of_runs
-from fit.table import histories, mixed_columns, selection, validate
+from fit.table import selection
 from fit.table.files import check_writable, write_text
-from fit.table.importers import tools
+from fit.table.importers import import_answer, tools
 from fit.table.reading import with_set
 from fit.table.table import Table, checked_units, read, write
 
 
 @dataclasses.dataclass(kw_only=True)
-class Import(flags.Columns):
+class ImportCommand(flags.Columns):
     """Make a table of runs of what another tool wrote: Weights & Biases, trackio, nanochat, TensorBoard, MaxText,
     levanter, Hugging Face.
 
@@ -63,25 +63,15 @@ class Import(flags.Columns):
         joined = with_set(joined, self.set, checked_units(self.units))
         table = tools.table(joined, self.set, self.sizes)
         write(table, self.out)
-        print(f"{source}: read as {tool}'s; {len(runs)} of {len(rows)} runs kept")
-        if runs.left_out:
-            print(f"left out by --where: {selection.left_out_in_words(runs.left_out)}")
-        for name, unit in self.units.items():
-            print(f"{name}: converted from {unit}")
-        mixed = [*histories.named_histories(joined), *mixed_columns.text_problems(joined)]
-        refusals = [f"fit law refuses these runs: {problem.where}: {problem.what}" for problem in mixed]
-        doubts = [*mixed_columns.recipe_doubts(joined), *histories.unnamed_histories(joined)]
-        for warning in (*validate.impossible(joined), *validate.doubts(joined), *refusals, *doubts):
+        for line in import_answer.answer(source, tool, len(rows), runs, self.units):
+            print(line)
+        for warning in import_answer.warnings(joined):
             print(f"warning: {warning}", file=sys.stderr)
-        likely_units = validate.likely_units(joined)
-        if likely_units:
-            flag = ",".join(f"{name}:{unit}" for name, unit in likely_units.items())
-            print(f"warning: --units={flag} converts all of them", file=sys.stderr)
         print(f"columns: {', '.join(table.columns)}\nwritten to {self.out}")
 
 
 @dataclasses.dataclass(kw_only=True)
-class Laws(options.Options):
+class LawsCommand(options.Options):
     """List the laws that need no file, published ones and our own: the columns that each reads, the runs it was fitted
     to, and its source. --law takes their names.
 
@@ -104,7 +94,7 @@ def _built_in(name: str) -> Line:
 
 
 @dataclasses.dataclass(kw_only=True)
-class Law(FitOptions, flags.Columns):
+class LawCommand(FitOptions, flags.Columns):
     """Fit a law to a table of runs with the columns n_active, n_tokens, n_experts and loss (nats per token).
 
     python -m fit law --runs=runs.csv --out=law.json --holdout=largest-compute:3 --bootstrap=100
@@ -125,7 +115,8 @@ class Law(FitOptions, flags.Columns):
         check_writable(self.out)
         law = fit_law.fit_law(self.table(), self, quiet=False)
         save(law, self.out)
-        self._show(law_answer.answer(law), law_details.details(law), law_details.findings(law))
+        answer = law_answer.answer(law, odds_of_law.odds_at_most_compute(law))
+        self._show(answer, law_details.details(law), law_details.findings(law))
 
     def table(self) -> Table:
         """The table of runs, after a line on what --where leaves out of it."""
@@ -154,7 +145,7 @@ class Law(FitOptions, flags.Columns):
 
 
 @dataclasses.dataclass(kw_only=True)
-class Predict(PredictOptions, flags.OfLaw, flags.Columns):
+class PredictCommand(PredictOptions, flags.OfLaw, flags.Columns):
     """Predict the loss, in nats per token, of one model or of a table of models, and say how far measured losses are
     off.
 
@@ -187,7 +178,7 @@ class Predict(PredictOptions, flags.OfLaw, flags.Columns):
 
 
 @dataclasses.dataclass(kw_only=True)
-class Speedup(SpeedupOptions, flags.Columns, flags.Json):
+class SpeedupCommand(SpeedupOptions, flags.Columns, flags.JsonOutput):
     """How many times the compute a law's recipe needs for the losses of other runs, and whether that grows with
     compute.
 
@@ -223,7 +214,7 @@ class Speedup(SpeedupOptions, flags.Columns, flags.Json):
 
 
 @dataclasses.dataclass(kw_only=True)
-class Lr(flags.Columns):
+class LrCommand(RateOptions, flags.Columns):
     """Fit the law of peak learning rates, Eq. 10: ln LR = constant + n_active ln(n_active) + n_experts ln(n_experts).
 
     python -m fit lr --runs=runs.csv --experts=1,8
@@ -242,66 +233,10 @@ class Lr(flags.Columns):
         ),
         ": a table with the column peak_learning_rate, as launch.sweep writes it",
     )
-    experts: tuple[int, ...] = options.experts("Numbers of experts to fit. Default: all.", ())
     out: str | None = options.text("File to write the coefficients to (JSON).")
-    with_tokens: bool = options.switch(
-        "Also fit an exponent of n_tokens, which Eq. 10 lacks: the best rate depends on the tokens per parameter."
-    )
-    with_batch: bool = options.switch(
-        "Also fit an exponent of batch_tokens, the tokens of a batch, which Eq. 10 lacks."
-    )
-    n_active: float | None = options.number("Also print the rate of one model: its active parameters.", None, 1)
-    n_experts: int = options.whole("Its experts.", 1, least=1)
-    n_tokens: float | None = options.number("Its training tokens, for --with_tokens.", None, 1)
-    batch_tokens: float | None = options.number("The tokens of its batches, for --with_batch.", None, 1)
-
-    def model(self, law: dict[str, float]) -> learning_rate.BestRate | None:
-        """The model whose rate is asked for; None without one. Raises UserError where the law needs more of it than is
-        given."""
-        model = {name: getattr(self, name) for name in learning_rate.TERMS}
-        if self.n_active is None and not self.changed(*model):
-            return None
-        for name, value in model.items():
-            if value is None and name in law:
-                raise UserError(f"--{name} is missing: the law of learning rates needs it of the model")
-        model["n_tokens"] = self.n_tokens or 1.0
-        return learning_rate.BestRate(**model, rate=np.nan, loss=np.nan, curvature=np.nan, at_edge=False)
-
-    def fitted(self, optima: list[learning_rate.BestRate]) -> tuple[list[learning_rate.BestRate], list[float]]:
-        """(the best rates to fit, their numbers of experts). Raises UserError where there are none."""
-        trained = sorted({optimum.n_experts for optimum in optima})
-        experts = self.experts or trained
-        absent = [e for e in experts if e not in trained]
-        if absent:
-            others = ", ".join(f"{e:g}" for e in trained)
-            raise UserError(
-                f"--experts={','.join(map(str, self.experts))}: {absent[0]:g} is in none of the runs, which have "
-                f"{others}"
-            )
-        fitted = [optimum for optimum in optima if optimum.n_experts in experts and not optimum.at_edge]
-        if not fitted:
-            raise UserError(f"{self.runs}: the best rate of every model is at the end of its grid: widen the grids")
-        return fitted, list(experts)
 
     def run(self) -> None:
-        optima, left_out = learning_rate.best_rates(read(self.read(self.runs)), self.with_batch)
-        fitted, experts = self.fitted(optima)
-        law = learning_rate.fit(fitted, self.runs, self.with_tokens, self.with_batch)
-        model = self.model(law)
-        intervals, _ = learning_rate.spread(law, fitted)
-        answer = [*rates_answer.answer(law, optima, fitted)]
-        if left_out:
-            answer.insert(0, Line("left out", f"{left_out} models that were tried at fewer than three rates"))
-        if model:
-            answer.append(rates_answer.of_model(law, model, fitted))
-        print(lines.text(answer))
+        rates = fit_rates.fit_law(read(self.read(self.runs)), self)
+        print(lines.text(rates_answer.of_fit(rates)))
         if self.out:
-            record = dict(
-                lr_law=law,
-                experts=experts,
-                optima=[dataclasses.asdict(optimum) for optimum in optima],
-                intervals=intervals or None,
-            )
-            write_text(self.out, json.dumps(record, indent=1, default=float))
-        if not np.isfinite(list(law.values())).all():
-            raise UserError(f"{self.runs}: the fit is not finite")
+            write_text(self.out, json.dumps(rates.to_dict(), indent=1, default=float))

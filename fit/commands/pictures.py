@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import os
-from typing import Any
 
 from fit import options
 from fit.commands import flags
@@ -22,7 +21,7 @@ OF_A_FIT = {"5": "predicted_against_measured", "2a": "isoflop", "memory": "best_
 
 
 @dataclasses.dataclass(kw_only=True)
-class Table(ShapeOptions, flags.OfLaw, flags.Json):
+class TableCommand(ShapeOptions, flags.OfLaw, flags.JsonOutput):
     """Make a table of the paper for a law: 1 (compute-optimal), 2 (best E under memory), 4 (law at each E), 5
     (bootstrap).
 
@@ -47,14 +46,9 @@ class Table(ShapeOptions, flags.OfLaw, flags.Json):
 
     def run(self) -> None:
         law = load(self.law)
-        arguments: dict[str, Any] = {}
-        if self.which != "4":
-            arguments["budgets"] = self.flops
-        if self.which == "2":
-            arguments |= dict(memories_gb=self.memory_gb, kv_tokens=self.kv_tokens)
-        if self.experts is not None:
-            arguments["experts"] = experts_to_compare(law, self.experts)
-        rows = list(tables.TABLES[self.which](law, self.architecture(law), **arguments))
+        experts = () if self.experts is None else experts_to_compare(law, self.experts)
+        architecture = self.architecture(law)
+        rows = tables.rows_of(self.which, law, architecture, experts, self.flops, self.memory_gb, self.kv_tokens)
         if self.json:
             print(json.dumps(plain(dict(version=JSON_VERSION, rows=rows)), indent=1))
         else:
@@ -65,7 +59,7 @@ class Table(ShapeOptions, flags.OfLaw, flags.Json):
 
 
 @dataclasses.dataclass(kw_only=True)
-class Plot(ShapeOptions, flags.OfLaw, flags.Columns):
+class PlotCommand(ShapeOptions, flags.OfLaw, flags.Columns):
     """Draw the paper's figures for a law, as PNG, PDF or SVG.
 
       python -m fit plot --law=joint-moe-2025 --figure=1a --out=figure_1a.pdf
@@ -146,7 +140,7 @@ class Plot(ShapeOptions, flags.OfLaw, flags.Columns):
 
 
 @dataclasses.dataclass(kw_only=True)
-class Report(ReportOptions, flags.OfLaw, flags.Columns):
+class ReportCommand(ReportOptions, flags.OfLaw, flags.Columns):
     """Say what runs and their law found, in short, and write one HTML page with all of it: the decision and its picture
     first, then every table and figure of the paper for this law, and the numbers behind them.
 
@@ -171,7 +165,7 @@ class Report(ReportOptions, flags.OfLaw, flags.Columns):
 
 
 @dataclasses.dataclass(kw_only=True)
-class Page(flags.Columns):
+class PageCommand(flags.Columns):
     """Write one self-contained HTML page that plans with a law in the browser: limits to slide, answers and pictures.
 
     python -m fit page --law=law.json --runs=runs.csv --out=planner.html

@@ -24,7 +24,7 @@ def check_picture(path: str | None) -> None:
 
 
 @dataclasses.dataclass(kw_only=True)
-class Plan(PlanOptions, flags.OfLaw, flags.Json):
+class PlanCommand(PlanOptions, flags.OfLaw, flags.JsonOutput):
     """The best n_active, n_tokens and n_experts for a law under constraints, and the best model that can be built.
 
     python -m fit plan --law=joint-moe-2025 --flops=1e22 --memory_gb=80 --kv_tokens=16384
@@ -49,7 +49,7 @@ class Plan(PlanOptions, flags.OfLaw, flags.Json):
 
 
 @dataclasses.dataclass(kw_only=True)
-class Add(flags.OfLaw, flags.Names, flags.Json):
+class AddCommand(flags.OfLaw, flags.Names, flags.JsonOutput):
     """Add a finished run to the table of runs, say whether it ended as the law predicted, and fit the law again.
 
     python -m fit add --law=law.json --run=runs/planned --runs=runs.csv
@@ -75,7 +75,7 @@ class Add(flags.OfLaw, flags.Names, flags.Json):
 
 
 @dataclasses.dataclass(kw_only=True)
-class Compare(BudgetOptions, flags.Json):
+class CompareCommand(BudgetOptions, flags.JsonOutput):
     """Compare the answers of several laws to one budget, each against its own best dense model, and say where they
     agree.
 
@@ -92,7 +92,7 @@ class Compare(BudgetOptions, flags.Json):
 
 
 @dataclasses.dataclass(kw_only=True)
-class Next(NextOptions, flags.OfLaw, flags.Columns, flags.Json):
+class NextCommand(NextOptions, flags.OfLaw, flags.Columns, flags.JsonOutput):
     """Which runs to train next, so that a law's answer becomes surer: the best set within a budget of training FLOPs.
 
     python -m fit next --law=law.json --runs=runs.csv --flops=1e13 --target_flops=1e15 \
@@ -118,7 +118,7 @@ class Next(NextOptions, flags.OfLaw, flags.Columns, flags.Json):
 
 
 @dataclasses.dataclass(kw_only=True)
-class Holistic(HolisticOptions, flags.Columns, flags.Json):
+class HolisticCommand(HolisticOptions, flags.Columns, flags.JsonOutput):
     """The complete architecture of a mixture for a budget, by the holistic laws of Wan et al. 2026; or those laws
     fitted.
 
@@ -157,7 +157,7 @@ class Holistic(HolisticOptions, flags.Columns, flags.Json):
 
 
 @dataclasses.dataclass(kw_only=True)
-class Surface(SurfaceOptions, flags.Columns, flags.Json):
+class SurfaceCommand(SurfaceOptions, flags.Columns, flags.JsonOutput):
     """Fit the isoFLOP surface of each budget: the loss over total parameters and sparsity, and the best of both.
 
     python -m fit surface --runs=runs.csv

@@ -10,7 +10,7 @@ from fit.task_maps.options import TaskOptions
 
 
 @dataclasses.dataclass(kw_only=True)
-class Tasks(TaskOptions, flags.Columns, flags.Json):
+class TasksCommand(TaskOptions, flags.Columns, flags.JsonOutput):
     """Map loss to the accuracies of tasks by bounded curves, pooled over sizes, and test whether E shifts them.
 
     python -m fit tasks --runs=runs.csv --tasks=acc_*

@@ -36,6 +36,7 @@ Law = TypeVar("Law")  # the class of law.py, which reads and writes itself by th
 
 VERSION = 4  # of law.json; a file that names none is of version 1
 EXPECTED = {float: "a number", int: "a whole number", bool: "true or false", str: "text without control characters"}
+WITHOUT_EMBEDDING = "without embedding"  # the entry "counts" where a law counts without embedding and head
 MISSING = object()
 LONGEST_SHOWN = 60  # letters of a value in an error
 # names in version 1 and in version 2, of fields of these entries
@@ -89,6 +90,8 @@ def to_dict(law: Any) -> Json:
         value = getattr(law, field.name)
         if field.metadata.get("json", True) and value not in (None, "", (), {}):
             values[_key(field)] = plain(to_plain(value))
+    if not law.counts_embedding:
+        values["counts"] = WITHOUT_EMBEDDING
     return values
 
 
@@ -116,6 +119,8 @@ def from_dict(kind: Callable[..., Law], name: str, form: Form, values: Json, whe
         if version <= 3:
             values = _of_version_3(values)
         fields = _fields(kind, values, "")
+        if values.get("counts") is not None:
+            fields["counts_embedding"] = _decoded(str, values["counts"], "counts") != WITHOUT_EMBEDDING
         coefficients = fields.pop("coefficients")
         for coefficient in form.names:
             if coefficient not in coefficients:

@@ -44,7 +44,7 @@ class PredictOptions(Options):
         if self.n_experts is not None:
             law.check_experts(self.n_experts, "--n_experts")
         model = {name: getattr(self, name) for name in ("n_active", "n_total", "n_tokens", "top_k", "granularity")}
-        model["n_experts"] = self.n_experts or law.only_experts or 1
+        model["n_experts"] = self.n_experts or law.only_n_experts or 1
         model["n_shared_experts"] = self.n_shared_experts
         for name in (RATE, BATCH):
             model[name] = getattr(self, name)
@@ -104,8 +104,8 @@ def of_model(law: Law, options: PredictOptions) -> Forecast:
     """The predicted loss of one model. Raises UserError where the law reads a column that is not given."""
     table = options.table(law)
     prediction = predictions.predict(law, table)
-    columns = prediction["columns"]
-    findings = prediction["findings"]
+    columns = prediction.columns
+    findings = list(prediction.findings)
     outside = columns["outside_fitted_range"][0]
     if outside:
         findings.append(finding("outside", outside=outside))
@@ -119,7 +119,7 @@ def of_model(law: Law, options: PredictOptions) -> Forecast:
 def of_table(law: Law, table: Table) -> Forecast:
     """The predicted losses of a table of models, compared with the measured ones where it has them."""
     prediction = predictions.predict(law, table)
-    columns = prediction["columns"]
+    columns = prediction.columns
     lines = []
     not_compared = ""
     if "loss" in table:
@@ -128,7 +128,7 @@ def of_table(law: Law, table: Table) -> Forecast:
         except UserError as error:  # the predictions stand all the same
             not_compared = error.sentence
     lines += _source_of_draws(law)
-    return _forecast(law, table, columns, prediction["findings"], lines, not_compared)
+    return _forecast(law, table, columns, prediction.findings, lines, not_compared)
 
 
 def _forecast(

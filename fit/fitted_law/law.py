@@ -38,10 +38,9 @@ from fit.fitted_law.settings import DEFAULTS, Settings
 from fit.fitted_law.tuning import Tuning
 from fit.form import Form, Reduced
 from fit.laws import FORMS, PRESETS
-from fit.messages import sentences
+from fit.messages import finding, sentences
 from fit.messages.finding import Finding
-from fit.messages.finding import sentences as sentences_of
-from fit.messages.units import amount, flops
+from fit.messages.units import amount, flops, say
 from fit.model.architecture import EXPERTS, OF_EXPERTS, PAPER, Architecture, training_flops
 from fit.results import NOT_IN_JSON
 from fit.table import table, validate
@@ -80,11 +79,22 @@ class Law:
       findings: What to know of the runs and the fit; `warnings` are these in words.
       beyond_runs: A finding on known errors of this law beyond its runs; `warning` is this in words.
       source, note: Where a published law is from, and what to know of it.
-      counts: "without embedding" where n_active and n_total are without embedding and head.
+      counts_embedding: Whether n_active and n_total are with embedding and head.
       dense: The preset that the dense models of the same paper follow.
       fixed: Columns that all runs of a published law share, so that its formula does not read them.
       no_draws: Why a published law has no draws, in words.
       table_2: The paper's table of the best numbers of experts.
+
+    What it holds for follows from the columns that its form reads and from the models that it was fitted to:
+
+      its models                        reads_n_experts  only_n_experts  holds_for_mixtures  holds_for_dense
+      dense ones                        no               1               no                  yes
+      mixtures of 8 experts             no               8               yes                 no
+      of several numbers of experts     yes              None            yes                 yes
+      a preset's of 64, fixed in it     yes              None            yes                 yes
+
+    The last has_fixed_n_experts too. A form without experts, fitted to several numbers of them, is as of dense models,
+    or as of mixtures where none was dense, but its only_n_experts is None.
     """
 
     name: str = dataclasses.field(metadata=NOT_IN_JSON)
@@ -113,7 +123,7 @@ class Law:
     beyond_runs: Finding | None = None
     source: str = ""
     note: str = ""
-    counts: str = ""
+    counts_embedding: bool = dataclasses.field(default=True, metadata=NOT_IN_JSON)  # "counts" there, by the codec
     dense: str | None = None
     fixed: tuple[str, ...] = ()
     no_draws: str = ""
@@ -126,7 +136,7 @@ class Law:
     @property
     def warnings(self) -> list[str]:
         """The findings in words."""
-        return sentences_of(self.findings)
+        return finding.in_words(self.findings)
 
     @property
     def warning(self) -> str:
@@ -172,22 +182,17 @@ class Law:
         return {name: self.runs.ranges[name] for name in SHAPE if name in self.runs.ranges}
 
     @property
-    def counts_embedding(self) -> bool:
-        """Whether n_active and n_total are with embedding and head."""
-        return self.counts != "without embedding"
-
-    @property
-    def knows_experts(self) -> bool:
+    def reads_n_experts(self) -> bool:
         """Whether the loss depends on the number of experts."""
         return not set(OF_EXPERTS).isdisjoint(self.form.columns)
 
     @property
-    def reads_used(self) -> bool:
+    def reads_active_width(self) -> bool:
         """Whether the loss depends on how many experts a token uses."""
         return not {"sparsity", "top_k"}.isdisjoint(self.form.columns)
 
     @property
-    def fixes_experts(self) -> bool:
+    def has_fixed_n_experts(self) -> bool:
         """Whether all runs of a published law have one number of experts, which its formula does not read."""
         return "n_experts" in self.fixed
 
@@ -196,25 +201,25 @@ class Law:
         """The numbers of experts that a plan compares by default: those fitted, else the paper's; of a law whose
         formula does not read it, the one number that its models have."""
         fitted = self.models.n_experts or ()
-        if self.knows_experts:
+        if self.reads_n_experts:
             return fitted or EXPERTS
         return fitted[:1] if fitted and 1 not in fitted else (1,)
 
     @property
-    def only_experts(self) -> int | None:
+    def only_n_experts(self) -> int | None:
         """The only number of experts for which the law holds; None where it holds for several."""
-        holds_for_several = self.knows_experts or len(self.models.n_experts or ()) > 1
+        holds_for_several = self.reads_n_experts or len(self.models.n_experts or ()) > 1
         return None if holds_for_several else self.experts[0]
 
     @property
-    def of_mixtures(self) -> bool:
+    def holds_for_mixtures(self) -> bool:
         """Whether its models are mixtures, of one number of experts or of several."""
-        return self.knows_experts or self.experts != (1,)
+        return self.reads_n_experts or self.experts != (1,)
 
     @property
-    def knows_dense(self) -> bool:
+    def holds_for_dense(self) -> bool:
         """Whether the law can say what a dense model would reach."""
-        return self.knows_experts or not self.of_mixtures
+        return self.reads_n_experts or not self.holds_for_mixtures
 
     def __repr__(self) -> str:
         values = ", ".join(f"{name} {value:.4g}" for name, value in self.coefficients.items())
@@ -277,8 +282,8 @@ class Law:
             self.check_experts_of(models)
             return {name: models.numbers(name) for name in self.form.columns}
         if arguments["n_experts"] is None:
-            arguments = arguments | dict(n_experts=self.only_experts or 1.0)
-        if self.only_experts is not None:
+            arguments = arguments | dict(n_experts=self.only_n_experts or 1.0)
+        if self.only_n_experts is not None:
             self.check_experts(arguments["n_experts"], "n_experts")
         return columns_of(self.form.name, self.form.columns, arguments)
 
@@ -289,26 +294,26 @@ class Law:
           field: what the error calls it.
         """
         values = np.atleast_1d(as_numbers(field, n_experts))
-        if self.only_experts is None:
+        if self.only_n_experts is None:
             return
-        others = values[values != self.only_experts]
+        others = values[values != self.only_n_experts]
         if others.size:
             raise UserError(f"{field}={others[0]:g}: {self.only_words}")
 
     def check_experts_of(self, models: table.Table) -> None:
         """Raises UserError at the first row of a table with another number of experts than the only one of the law."""
-        if self.only_experts is None or "n_experts" not in models:
+        if self.only_n_experts is None or "n_experts" not in models:
             return
         for row, value in zip(models.rows, models.numbers("n_experts"), strict=True):
-            if value != self.only_experts:
+            if value != self.only_n_experts:
                 raise UserError(f"{models.path}, row {row}, column n_experts: found {value:g}; {self.only_words}")
 
     @property
     def only_words(self) -> str:
         """A sentence on why the law predicts no other numbers of experts."""
-        if self.of_mixtures:
-            return sentences.ONE_NUMBER.format(law=self.name, own=self.experts[0])
-        return sentences.DENSE_ALONE.format(law=self.name)
+        if self.holds_for_mixtures:
+            return say(sentences.ONE_NUMBER, law=self.name, own=self.experts[0])
+        return say(sentences.DENSE_ALONE, law=self.name)
 
     def loss(self, coefficients: ByName, columns: ByName) -> Array:
         """Loss in nats per token with these coefficients by name; all arguments broadcast together."""
@@ -439,24 +444,43 @@ class Law:
         ratios = self.models.architecture
         return ratios.architecture(**shape) if ratios else Architecture(**shape)
 
-    def extrapolation(self, *counts: Opt, **more: Opt) -> list[Json]:
-        """The values of a model outside the fitted range.
+    def extrapolation(
+        self,
+        n_active: Opt = None,
+        n_tokens: Opt = None,
+        n_experts: Opt = None,
+        flops: Opt = None,
+        **columns: Opt,
+    ) -> list[Json]:
+        """The values of a model outside the fitted range. None stands for a value that is not known.
 
         Args:
-          counts: n_active, n_tokens, n_experts.
-          more: others by name; flops: of training, by default 6 n_active n_tokens.
+          n_active: active parameters, as the law counts them.
+          n_tokens: training tokens.
+          n_experts: experts of a layer.
+          flops: of training, by default 6 n_active n_tokens.
+          columns: others that the law reads, by name.
 
         Returns:
           A list of {column, value, low, high, factor}, empty inside; `factor` > 1 says how far outside. The column
           unique_tokens is n_tokens against the tokens of the text that the law was fitted on (low is 0).
         """
-        rows = [outside_range(column, *numbers) for column, numbers in self._with_ranges(*counts, **more).items()]
+        with_ranges = self._with_ranges(n_active, n_tokens, n_experts, flops, **columns)
+        rows = [outside_range(column, *numbers) for column, numbers in with_ranges.items()]
         return [row for row in rows if row is not None]
 
-    def inside(self, *counts: Opt, **more: Opt) -> Array:
-        """Whether models lie inside the fitted range, where `extrapolation` is empty. The arguments broadcast."""
-        values = [v for v in (*counts, *more.values()) if v is not None]
-        ranges = self._with_ranges(*counts, **more).values()
+    def inside(
+        self,
+        n_active: Opt = None,
+        n_tokens: Opt = None,
+        n_experts: Opt = None,
+        flops: Opt = None,
+        **columns: Opt,
+    ) -> Array:
+        """Whether models lie inside the fitted range, where `extrapolation` is empty. It takes what that takes; the
+        arguments broadcast."""
+        values = [v for v in (n_active, n_tokens, n_experts, flops, *columns.values()) if v is not None]
+        ranges = self._with_ranges(n_active, n_tokens, n_experts, flops, **columns).values()
         fine = [(low * (1 - ROUNDING) <= value) & (value <= high * (1 + ROUNDING)) for value, low, high in ranges]
         return np.logical_and.reduce(np.broadcast_arrays(True, *fine, *values)[: 1 + len(fine)])
 

@@ -128,9 +128,15 @@ def from_table(table: Table, rows: Array | slice = slice(None)) -> Models:
     sizes = {name: _most_common(table, name, differing) for name in ("vocab_size", "width_per_block")}
     if "width_per_block" not in table.columns:
         sizes["width_per_block"] = width_per_block_of(table)
-    known: Json = sizes | architecture_of(table, *sizes.values(), differing)
+    known = architecture_of(table, sizes["vocab_size"], sizes["width_per_block"])
+    differing |= known.differing
     return Models(
-        **known,
+        vocab_size=known.vocab_size,
+        width_per_block=sizes["width_per_block"],
+        architecture=known.architecture,
+        miscounted=known.miscounted,
+        shares=known.shares,
+        assumed=known.assumed,
         seq_len=_most_common(table, "seq_len", differing),
         final_norm={str(v).lower() for v in table.columns.get("final_norm", [])} == {"true"},
         n_experts=_experts(table, rows),

@@ -5,14 +5,15 @@ Axes: n_models models.
 
 import dataclasses
 import warnings
+from collections.abc import Sequence
 
 import numpy as np
 
-from fit.aliases import Json
 from fit.errors import UserError
 from fit.fitted_law import law_counts, tuning
 from fit.fitted_law.law import Law, in_words
 from fit.fitted_law.tuning import BATCH, OF_MODELS, RATE, Estimate, Tuning
+from fit.messages.finding import Finding
 from fit.table import validate
 from fit.table.runs import unlikely
 from fit.table.table import Table
@@ -28,13 +29,23 @@ ON_LOSSES = (
 )
 
 
-def predict(law: Law, table: Table) -> Json:
-    """The losses of the models of a table, in nats per token.
+@dataclasses.dataclass(frozen=True)
+class Predictions:
+    """What a law predicts for the models of a table. Losses are in nats per token.
 
-    Returns:
-      {columns, findings}. columns: lists with a value for each row: predicted_loss; with bootstrap draws law_loss_low
-      and law_loss_high, and where the law knows its noise predicted_loss_low and _high of a new run; where the law has
-      best rates the columns of `_tuned`; and outside_fitted_range, in words.
+    Attributes:
+      columns: Lists [n_models] by name: predicted_loss; with bootstrap draws law_loss_low and law_loss_high, and where
+        the law knows its noise predicted_loss_low and _high of a new run; where the law has best rates the columns of
+        `_tuned`; and outside_fitted_range, in words.
+      findings: On these losses.
+    """
+
+    columns: dict[str, list]
+    findings: list[Finding]
+
+
+def predict(law: Law, table: Table) -> Predictions:
+    """The losses of the models of a table.
 
     Raises:
       UserError: for a value that no model has.
@@ -45,7 +56,7 @@ def predict(law: Law, table: Table) -> Json:
     values = law_counts.columns_of_table(law, table, values)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # said among the warnings
-        columns = {"predicted_loss": law.predict(**values).tolist()}
+        columns: dict[str, list] = {"predicted_loss": law.predict(**values).tolist()}
     if law.draws:
         if law.noise is not None:
             low, high = law.predict_interval(new_run=True, **values)
@@ -65,7 +76,7 @@ def predict(law: Law, table: Table) -> Json:
         findings += [doubt for doubt in validate.doubts(table) if doubt.code in ON_LOSSES]
     if law.beyond_runs and not inside.all():
         findings.append(law.beyond_runs)
-    return dict(columns=columns, findings=findings)
+    return Predictions(columns, findings)
 
 
 def _tuned(law_tuning: Tuning, table: Table) -> dict[str, list[float]]:
@@ -86,25 +97,34 @@ def _tuned(law_tuning: Tuning, table: Table) -> dict[str, list[float]]:
     models = {name: table.numbers(name) for name in names}
     rates = table.numbers(RATE, tuning.BOUNDS[RATE]) if RATE in table else None
     batches = table.numbers(BATCH, tuning.BOUNDS[BATCH]) if BATCH in table else None
-    columns: dict[str, list[float]] = {}
+    best_rates = []
+    best_batches = []
+    penalties = []
     for i in range(len(table)):
         model = {name: float(values[i]) for name, values in models.items()}
         batch = None if batches is None else float(batches[i])
-        _add(columns, "best_learning_rate", law_tuning.rate(batch, **model))
+        best_rates.append(law_tuning.rate(batch, **model))
         best_batch = law_tuning.batch(**model)
         if best_batch is not None:
-            _add(columns, "best_batch_tokens", best_batch)
+            best_batches.append(best_batch)
         if rates is not None:
-            _add(columns, "rate_penalty", law_tuning.penalty(float(rates[i]), batch, **model))
+            penalties.append(law_tuning.penalty(float(rates[i]), batch, **model))
+    return {
+        **_with_ends("best_learning_rate", best_rates),
+        **_with_ends("best_batch_tokens", best_batches),
+        **_with_ends("rate_penalty", penalties),
+    }
+
+
+def _with_ends(name: str, estimates: Sequence[Estimate]) -> dict[str, list[float]]:
+    """The column of these estimates and those of their ends, where they have them; {} without estimates."""
+    if not estimates:
+        return {}
+    columns = {name: [estimate.value for estimate in estimates]}
+    ends = [(estimate.low, estimate.high) for estimate in estimates if estimate.low is not None]
+    if ends:
+        columns[f"{name}_low"], columns[f"{name}_high"] = map(list, zip(*ends, strict=True))
     return columns
-
-
-def _add(columns: dict[str, list[float]], name: str, estimate: Estimate) -> None:
-    """Appends an estimate and its ends to the columns."""
-    columns.setdefault(name, []).append(estimate.value)
-    if estimate.low is not None and estimate.high is not None:
-        columns.setdefault(f"{name}_low", []).append(estimate.low)
-        columns.setdefault(f"{name}_high", []).append(estimate.high)
 
 
 def extended(table: Table, columns: dict[str, list]) -> Table:
@@ -119,7 +139,7 @@ def against_measured(law: Law, table: Table, columns: dict[str, list]) -> str:
     """A sentence that compares the measured losses of a table with the predictions.
 
     Args:
-      columns: what `predict` returns.
+      columns: those that `predict` returns.
 
     Raises:
       UserError: where a loss of the table is not a number.

@@ -8,12 +8,12 @@ Axes: n runs of the table; m of them mixtures.
 import collections
 import dataclasses
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import numpy as np
 
-from fit.aliases import Array, Json
+from fit.aliases import Array
 from fit.errors import UserError
 from fit.fitted_law import expert_widths
 from fit.fitted_law.bounds import Rule, between
@@ -38,17 +38,8 @@ NAMES = dict(
     n_dense="n_dense_blocks",
 )
 Columns = Mapping[str, Array]  # by name, float64 [n]
-# {field: its default, where a table has no value or 0, from the columns read so far}
-DEFAULTS: dict[str, Callable[[Columns], Array | float]] = dict(
-    n_heads=lambda c: c["n_blocks"],
-    n_kv_heads=lambda c: c["n_heads"],
-    head_dim=lambda c: c["d_model"] / c["n_heads"],
-    d_ff=lambda c: 3 * c["d_model"],
-    d_expert=lambda c: c["d_ff"],
-    top_k=lambda c: 1.0,
-    n_shared_experts=lambda c: 0.0,
-    n_dense_blocks=lambda c: 0.0,
-)
+# Fields with a default, each after those that its default reads.
+WITH_DEFAULT = ("n_heads", "n_kv_heads", "head_dim", "d_ff", "d_expert", "top_k", "n_shared_experts", "n_dense_blocks")
 
 
 def _up_to(low: float, high: float) -> Rule:
@@ -147,12 +138,31 @@ def model_overrides(table: Table) -> list[dict[str, str]]:
     return [dict(re.findall(r"(?:^| )model\.(\w+)=(\S+)", str(text))) for text in texts]
 
 
+def default_of(name: str, columns: Columns) -> Array | float:
+    """The default of a field of WITH_DEFAULT, where a table has no value or 0.
+
+    Args:
+      columns: Of the table: d_model, n_blocks, and the fields before this one.
+    """
+    if name == "n_heads":
+        return columns["n_blocks"]
+    if name == "n_kv_heads":
+        return columns["n_heads"]
+    if name == "head_dim":
+        return columns["d_model"] / columns["n_heads"]
+    if name == "d_ff":
+        return 3 * columns["d_model"]
+    if name == "d_expert":
+        return columns["d_ff"]
+    return 1.0 if name == "top_k" else 0.0
+
+
 def _shape_columns(table: Table) -> dict[str, Array] | None:
     """The columns that tell the shape of each model.
 
     Returns:
-      {name: float64 [n]} of d_model, n_blocks, n_experts, n_active, DEFAULTS and tied; None where the table lacks one
-      of the first four or a value is not a number.
+      {name: float64 [n]} of d_model, n_blocks, n_experts, n_active, WITH_DEFAULT and tied; None where the table lacks
+      one of the first four or a value is not a number.
     """
     overrides = model_overrides(table)
     columns: dict[str, Array] = {}
@@ -161,10 +171,10 @@ def _shape_columns(table: Table) -> dict[str, Array] | None:
             if name not in table:
                 return None
             columns[name] = table.numbers(name, (1, 1e18))
-        for name, default in DEFAULTS.items():
+        for name in WITH_DEFAULT:
             texts = table.columns.get(name) or [row.get(name) for row in overrides]
             values = np.array([float(value or 0) for value in texts])
-            columns[name] = np.where(values > 0, values, default(columns))
+            columns[name] = np.where(values > 0, values, default_of(name, columns))
     except (UserError, ValueError):
         return None
     texts = table.columns.get("tied_embeddings") or [row.get("tied_embeddings") for row in overrides]
@@ -172,49 +182,66 @@ def _shape_columns(table: Table) -> dict[str, Array] | None:
     return columns
 
 
-def architecture_of(
-    table: Table, vocab_size: int | None, width_per_block: int | None, differing: dict[str, list]
-) -> Json:
-    """The architecture of a table's models, as far as its columns show it.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TableArchitecture:
+    """The architecture of a table's models, as far as its columns show it. The fields are those of models.Models.
+
+    Attributes:
+      vocab_size: Where it is known, or follows from the shapes.
+      architecture: The ratios, where they are not all the paper's.
+      miscounted: The share by which their counts miss n_active, where they do.
+      shares: The shares of experts, where their width changes with the size.
+      assumed: Findings on what the table does not say.
+      differing: {ratio: its values} of those in which the runs differ.
+    """
+
+    vocab_size: int | None
+    architecture: Ratios | None
+    miscounted: float | None
+    shares: Shares | None
+    assumed: tuple[Finding, ...]
+    differing: dict[str, list]
+
+
+def architecture_of(table: Table, vocab_size: int | None, width_per_block: int | None) -> TableArchitecture:
+    """The architecture of a table's models.
 
     If the runs differ in a field, it has the value of most runs, else their median.
 
     Args:
       vocab_size: of the models, where it is known.
       width_per_block: d_model / n_blocks, where it is known.
-      differing: gets the values of the fields in which the runs differ.
-
-    Returns:
-      architecture, vocab_size, miscounted, shares and assumed, where there are any.
     """
-    ratios = PAPERS_RATIOS
-    several: dict[str, list] = {}
-    assumed: list[Finding] = []
-    result: Json = {}
     columns = _shape_columns(table)
     size_is_known = bool(vocab_size and width_per_block)
+    miscounted = None
     if columns is None:
-        ratios = Ratios(**_expert_ratios(table, several))
+        ratios, differing = _expert_ratios(table)
     else:
-        ratios = _shape_ratios(columns, size_is_known, width_per_block, several)
+        ratios, differing = _shape_ratios(columns, size_is_known, width_per_block)
         if width_per_block and "vocab_size" not in table.columns:
             vocab_size = _vocabulary(columns, ratios, width_per_block)
-            result["vocab_size"] = vocab_size
             size_is_known = vocab_size is not None
         if size_is_known:
             error = _count_error(columns, ratios.architecture(vocab_size or 1, width_per_block or 1))
-            if error > OFF:
-                result["miscounted"] = error
+            miscounted = error if error > OFF else None
     mixtures = _mixtures(table)
+    shares = None
+    assumed: list[Finding] = []
     if mixtures is not None:
         shape = expert_widths.assumed_shape(vocab_size, width_per_block)
-        reader = _TotalsReader(table, mixtures, columns, ratios, shape, assumed)
-        result["shares"] = reader.complete()
+        reader = _TotalsReader(table, mixtures, columns, ratios, shape)
+        shares = reader.complete()
         ratios = reader.ratios
-    differing |= several
-    if several or ratios != PAPERS_RATIOS:
-        result["architecture"] = ratios
-    return result | dict(assumed=tuple(assumed))
+        assumed = reader.assumed
+    return TableArchitecture(
+        vocab_size=vocab_size,
+        architecture=ratios if differing or ratios != PAPERS_RATIOS else None,
+        miscounted=miscounted,
+        shares=shares,
+        assumed=tuple(assumed),
+        differing=differing,
+    )
 
 
 def _count_error(columns: Columns, architecture: Architecture) -> float:
@@ -223,14 +250,9 @@ def _count_error(columns: Columns, architecture: Architecture) -> float:
     return float(np.median(np.abs(counted / columns["n_active"] - 1)))
 
 
-def _shape_ratios(
-    columns: Columns, size_is_known: bool, width_per_block: int | None, several: dict[str, list]
-) -> Ratios:
-    """The ratios that follow from the columns of shapes.
-
-    Args:
-      several: gets all values of the ratios in which the runs differ.
-    """
+def _shape_ratios(columns: Columns, size_is_known: bool, width_per_block: int | None) -> tuple[Ratios, dict[str, list]]:
+    """The ratios that follow from the columns of shapes, and {ratio: its values} of those in which the runs differ."""
+    differing = {}
     is_mixture = columns["n_experts"] > 1
     values_of = dict(
         kv_share=columns["n_kv_heads"] / columns["n_heads"],
@@ -247,7 +269,7 @@ def _shape_ratios(
         if len(values):
             values = np.round(values, 6)
             if values.max() > (1 + ROUNDED) * values.min():
-                several[name] = np.unique(values).tolist()
+                differing[name] = np.unique(values).tolist()
             ratios[name] = _usual(values)
     head_dim = majority(columns["head_dim"]) if size_is_known else None
     # the width per block, where nothing is known of heads
@@ -256,7 +278,7 @@ def _shape_ratios(
         if name in ratios:
             ratios[name] = int(ratios[name])
     ratios["tied"] = bool(ratios["tied"])
-    return Ratios(**ratios)
+    return Ratios(**ratios), differing
 
 
 def _usual(values: Array) -> float:
@@ -275,22 +297,23 @@ def _vocabulary(columns: Columns, ratios: Ratios, width_per_block: int) -> int |
     return size if size >= SMALLEST_VOCABULARY and np.abs(sizes - size).max() < 1 else None
 
 
-def _expert_ratios(table: Table, several: dict[str, list]) -> Json:
-    """{top_k, shared, granularity} of the mixtures of a table without columns of shapes, as far as it has their
-    columns."""
-    ratios: Json = {}
+def _expert_ratios(table: Table) -> tuple[Ratios, dict[str, list]]:
+    """top_k, shared and granularity of the mixtures of a table without columns of shapes, as far as it has their
+    columns; and {ratio: its values} of those in which the runs differ."""
+    ratios: dict[str, Any] = {}
+    differing = {}
     experts = positive_numbers(table, "n_experts")
-    if experts is None:
-        return ratios
+    if experts is None or not (experts > 1).any():
+        return PAPERS_RATIOS, differing
     for name, column in dict(top_k="top_k", shared="n_shared_experts", granularity="granularity").items():
         values = _numbers_or_none(table, column, 0)
-        if values is None or not (experts > 1).any():
+        if values is None:
             continue
         values = values[experts > 1]
         if len(np.unique(values)) > 1:
-            several[name] = np.unique(values).tolist()
+            differing[name] = np.unique(values).tolist()
         ratios[name] = _usual(values) if name == "granularity" else int(_usual(values))
-    return ratios
+    return Ratios(**ratios), differing
 
 
 def _mixtures(table: Table) -> _TableMixtures | None:
@@ -316,7 +339,7 @@ class _TotalsReader:
       columns: of shapes, where the table has them.
       ratios: to be completed.
       shape: the Architecture with the vocabulary and the width per block that are known, else the paper's.
-      assumed: gets findings on what the table does not say.
+      assumed: findings on what the table does not say.
     """
 
     table: Table
@@ -324,7 +347,7 @@ class _TotalsReader:
     columns: Columns | None
     ratios: Ratios
     shape: Architecture
-    assumed: list[Finding]
+    assumed: list[Finding] = dataclasses.field(default_factory=list)
 
     def __post_init__(self) -> None:
         names = {*self.table.columns, *(name for row in model_overrides(self.table) for name in row)}

@@ -10,5 +10,5 @@ search.py           the best point from many starts; solvers.py, the steps of th
 problem.py          the objective
 with_rate.py        loss, learning rate and batch fitted at once
 isoflop.py          parabolas over size at equal FLOPs
-learning_rate.py    peak learning rates (Eq. 10); rates_answer.py, the answer of fit lr
+learning_rate.py    peak learning rates (Eq. 10); fit_rates.py, what fit lr does; rates_answer.py, its answer
 """

@@ -4,12 +4,23 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from fit.fitting.fit_rates import RateFit
 from fit.fitting.learning_rate import FACTORS, BestRate, rate_of, spread, varied
 from fit.messages import lines, units
 from fit.messages.lines import Line
 
 COUNTS = "{n_experts:g:>9} {n_active:,.0f:>13} {n_tokens:,.0f:>15}"
 RATES = " {rate:.3e:>10} {law:.3e:>10} {ratio:.2f:>8}  {lost:.5f:>9} {note}"
+
+
+def of_fit(rates: RateFit) -> list[Line]:
+    """The lines of `fit lr`: those of `answer`, the models that are left out, and the rate of the model asked for."""
+    of_rates = [*answer(rates.law, rates.optima, rates.fitted)]
+    if rates.left_out:
+        of_rates.insert(0, Line("left out", f"{rates.left_out} models that were tried at fewer than three rates"))
+    if rates.model:
+        of_rates.append(of_model(rates.law, rates.model, rates.fitted))
+    return of_rates
 
 
 def answer(law: Mapping[str, float], optima: Sequence[BestRate], fitted: Sequence[BestRate]) -> Iterator[Line]:

@@ -4,6 +4,5 @@ finding.py     a finding, which has a code; catalogue.py, the templates of all c
 lines.py       the lines of an answer, and their renderers
 sentences.py   the sentences that the planner page says too
 units.py       formatted numbers, and templates filled in with them
-flags.py       options that are fields of a flag
 printable.py   text made safe for a terminal
 """

@@ -11,7 +11,7 @@ from typing import Any
 
 from fit.aliases import Json
 from fit.messages.catalogue import CATALOGUE
-from fit.messages.units import say, say_first
+from fit.messages.units import fields_of, say, say_first
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,12 +47,17 @@ class Finding:
 def finding(code: str, **values: Any) -> Finding:
     """A finding of the catalogue. A value that is None is left out, and with it the clause that says it.
 
-    Raises KeyError for a code that the catalogue does not have.
+    Raises:
+      KeyError: The catalogue does not have the code, or its template has a field without a value.
     """
+    kind = CATALOGUE[code]
     known = {name: value for name, value in values.items() if value is not None}
-    return Finding(code, CATALOGUE[code].severity, known)
+    missing = [name for name in fields_of(kind.template) if name not in known and name not in kind.clauses]
+    if missing:
+        raise KeyError(f"{code}: no value of {', '.join(missing)}")
+    return Finding(code, kind.severity, known)
 
 
-def sentences(findings: Iterable[Finding]) -> list[str]:
+def in_words(findings: Iterable[Finding]) -> list[str]:
     """The findings in words."""
     return [str(each) for each in findings]

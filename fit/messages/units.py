@@ -5,7 +5,6 @@ GB is 1e9 bytes. `say` fills in the templates of sentences.py.
 
 import math
 import numbers
-import re
 import string
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -14,9 +13,6 @@ from fit.aliases import Json
 
 AMOUNTS = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K"), (1.0, ""))
 MEMORIES = ((1e15, "PB"), (1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "KB"), (1.0, "bytes"))
-MULTIPLES = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}  # of counts
-GIGABYTES = {"mb": 1e-3, "gb": 1.0, "tb": 1e3, "mib": 2**20 / 1e9, "gib": 2**30 / 1e9, "tib": 2**40 / 1e9}
-HOURS = {"min": 1 / 60, "h": 1.0, "d": 24.0, "w": 168.0}
 LARGEST = 1e40  # of any amount that a flag gives, and of every budget
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -49,42 +45,6 @@ def amount(x: float) -> str:
 def memory(n_bytes: float) -> str:
     """Bytes: 24.3 GB, 73.1 KB."""
     return " ".join(_scaled(n_bytes, MEMORIES))
-
-
-def parse_number(name: str, text: str) -> float | None:
-    """Parse the number that a user typed for a flag.
-
-    Counts may end with K, M, B or T (1.5B), memory_gb with MB, GB, TB, MiB, GiB or TiB, hours with min, h, d or w.
-    Case does not matter.
-
-    Args:
-      name: of the flag.
-      text: the user's text.
-
-    Returns:
-      GB for memory_gb, hours for hours, else a plain count. None where the text is no number in these units.
-    """
-    units = MULTIPLES
-    if name.endswith("memory_gb"):
-        units = GIGABYTES
-    elif name == "hours":
-        units = HOURS
-    parts = re.fullmatch(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s*([a-z]*)", text.strip().lower())
-    if not parts:
-        return None
-    number, unit = parts.groups()
-    if unit and unit not in units:
-        return None
-    return float(number) * units.get(unit, 1.0)
-
-
-def expected_number(name: str) -> str:
-    """A description of the values that `parse_number` accepts for a flag of this name."""
-    if name.endswith("memory_gb"):
-        return "a number of GB such as 80, 80GB or 1.5TB"
-    if name == "hours":
-        return "a number of hours such as 240, 240h or 10d"
-    return "a number such as 1e22, 1.5B or 300M"
 
 
 def _mantissa(x: float) -> tuple[str, int]:
@@ -158,14 +118,26 @@ class _Formatter(string.Formatter):
         return format(text, place)
 
 
-say = _Formatter().format  # fills in a template, as str.format does
+def say(template: str, /, **values: Any) -> str:
+    """A template, filled in as str.format does.
+
+    str.format itself is wrong for our templates: it knows neither FORMATS, nor lists, nor cells of tables.
+
+    Raises:
+      KeyError: A field of the template has no value.
+    """
+    return _Formatter().vformat(template, (), values)
+
+
+def fields_of(template: str) -> list[str]:
+    """The names of a template's fields, in its order, each once."""
+    return list(dict.fromkeys(name for _, name, _, _ in string.Formatter().parse(template) if name))
 
 
 def say_first(templates: Iterable[str], values: Mapping[str, Any]) -> str:
     """The first of several templates whose fields all have a value, filled in; "" where there is none."""
     for template in templates:
-        fields = {name for _, name, _, _ in string.Formatter().parse(template) if name}
-        if fields <= values.keys():
+        if values.keys() >= set(fields_of(template)):
             return say(template, **values)
     return ""
 
@@ -173,6 +145,15 @@ def say_first(templates: Iterable[str], values: Mapping[str, Any]) -> str:
 def counted(count: int, noun: str) -> str:
     """A number of things: "1 run", "2 runs"."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def cell(value: object) -> str:
+    """A value as a table shows it."""
+    if value is None or value == "":
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def table(columns: str, rows: Iterable[Json | str], **heads: str) -> list[str]:
@@ -183,5 +164,5 @@ def table(columns: str, rows: Iterable[Json | str], **heads: str) -> list[str]:
       rows: the values of each line; a text is a line as it is.
       heads: of columns, where they are not the template's names.
     """
-    names = {name: name for _, name, _, _ in string.Formatter().parse(columns) if name}
+    names = {name: name for name in fields_of(columns)}
     return [row if isinstance(row, str) else say(columns, **row).rstrip() for row in (names | heads, *rows)]

@@ -4,7 +4,7 @@ A plan goes through these files in this order; planning.py takes it through them
 makes; plan.py has the whole plan.
 
 1. What is asked:
-options.py          options of fit plan and fit compare
+options.py          options of fit plan and fit compare; fields_of_flags.py, which of them are fields of a flag
 constraints.py      the budget, FLOPs or hours, and the limits of a plan; training_chips.py, the chips
 problem.py          what a plan solves: law, architecture, constraints, experts and what the chips reach;
                     planning.problem_of makes it of the options, complete
@@ -23,7 +23,7 @@ optimum.py          by FLOPs in closed form or by a search, in real numbers; und
 solve.py            the best model with each number of experts: counts, modelled_speed.py, cost.py
 target.py           the least budget that reaches a loss
 joint_draws.py      draws of law and speeds; odds.py, how often each number of experts is the best in them
-measurement.py      what would settle that
+measurement.py      what would settle that; odds_of_law.py, the odds at the most compute that a law was fitted to
 
 4. The model to build:
 shape_choice.py     the shape to build near an optimum by FLOPs

@@ -147,7 +147,7 @@ def of_reference_model(reference: PublishedModel, law: Law, shape: Json, constra
     mixtures would build instead."""
     if not isinstance(constraints.flops, float):  # none, or FLOPs by number of experts
         return counts(reference)
-    others = [other for other in map(load, LAWS) if other.name != law.name and other.knows_experts]
+    others = [other for other in map(load, LAWS) if other.name != law.name and other.reads_n_experts]
     shared = SharedProblem(shape=shape, constraints=constraints, reference=reference)
     responses = [answer(each, shared) for each in (law, *others)]
     return counts(reference) | dict(laws=[response for response in responses if isinstance(response, LawAnswer)])
@@ -168,7 +168,7 @@ def _reference_answer(reference: PublishedModel, problem: Problem, n_experts: in
     its_architecture = reference.architecture()
     uncounted = law_counts.uncounted_rows(law, its_architecture) * reference.shape.d_model
     columns = reference.columns(uncounted, bool(law.models.architecture))
-    if law.only_experts is not None and not np.isclose(float(columns["n_experts"]), law.only_experts):
+    if law.only_n_experts is not None and not np.isclose(float(columns["n_experts"]), law.only_n_experts):
         return None
     loss = float(law.loss(law.coefficients, columns | dict(n_tokens=n_tokens)))
     counted = law_counts.counted_n_active(law, its_architecture, reference.n_active, reference.shape.d_model)
@@ -186,9 +186,14 @@ def _reference_answer(reference: PublishedModel, problem: Problem, n_experts: in
 def answer(law: Law, shared: SharedProblem) -> LawAnswer | NoAnswer:
     """The law's best architecture, its best dense one, and the reference model beside them."""
     experts = shared.experts
-    if experts is not None and law.of_mixtures and law.only_experts is not None and law.only_experts not in experts:
+    if (
+        experts is not None
+        and law.holds_for_mixtures
+        and law.only_n_experts is not None
+        and law.only_n_experts not in experts
+    ):
         return NoAnswer(law=law.name, why=law.only_words)
-    if experts is None or law.fixes_experts or not law.knows_experts:
+    if experts is None or law.has_fixed_n_experts or not law.reads_n_experts:
         experts = law.experts
     numbers = np.array(experts, float)
     architectures = architectures_to_try(law, shared.shape, shared.used)
@@ -207,14 +212,14 @@ def answer(law: Law, shared: SharedProblem) -> LawAnswer | NoAnswer:
         form=law.form.name,
         source=law.source or None,
         note=law.note or None,
-        mixtures=law.of_mixtures,
+        mixtures=law.holds_for_mixtures,
         sparsity=float(columns["sparsity"]),
         granularity=architecture.granularity,
         shared=architecture.shared,
         active_width=architecture.active_width,
         size_bound=model.size_bound,
         memory_bytes=model.memory_bytes,
-        chose_experts=law.knows_experts and not law.fixes_experts,
+        chose_experts=law.reads_n_experts and not law.has_fixed_n_experts,
         at_edge=plan_findings.is_best_at_edge(law, experts, e),
         not_bounded=e == max(experts) and plan_findings.not_bounded(problem),
         finest=bool(len(_granularities(law)) > 1 and architecture.granularity == max(_granularities(law))),
@@ -242,7 +247,7 @@ def _leverage(architecture: Architecture, n_experts: float, flops: float) -> Jso
 def _votes(best: "_Best", experts: Array) -> VotesOfLaw | None:
     """How the law divides its vote among numbers of experts; None unless it chooses among several."""
     law = best.problem.law
-    if not law.knows_experts or law.fixes_experts or len(experts) < 2:
+    if not law.reads_n_experts or law.has_fixed_n_experts or len(experts) < 2:
         return None
     assert best.solved is not None
     return votes.of_law(best.problem, best.solved.n_experts[best.solved.feasible])
@@ -274,7 +279,7 @@ def _not_read(law: Law, shared: SharedProblem) -> Json:
     if n_dense not in (None, 0):
         not_read["dense_blocks"] = n_dense
     used = shared.used
-    if used and list(used) != [1.0] and law.of_mixtures and not law.reads_used:
+    if used and list(used) != [1.0] and law.holds_for_mixtures and not law.reads_active_width:
         not_read["used"] = ",".join(f"{u:g}" for u in used)
     return not_read
 
@@ -288,13 +293,13 @@ def architectures_to_try(law: Law, shape: Json, used: Sequence[float] | None) ->
     of_runs = law.shaped(shape["vocab_size"], shape["width_per_block"])
     if of_runs.counts_routed_experts:
         of_runs = dataclasses.replace(of_runs, **shape)
-        widths = used if used and law.reads_used else [of_runs.active_width]
+        widths = used if used and law.reads_active_width else [of_runs.active_width]
         narrow = [max(of_runs.shared + 1, round(u * of_runs.granularity)) for u in widths]
         return [dataclasses.replace(of_runs, active_width=n / of_runs.granularity) for n in dict.fromkeys(narrow)]
     most_shared = 0
     if "shared_share" in law.form.columns:
         most_shared = law.ranges.get("shared_share", (0, 1))[1]
-    widths = used if used and law.reads_used else (1.0,)
+    widths = used if used and law.reads_active_width else (1.0,)
     granularities = [shape["granularity"]] if "granularity" in shape else _granularities(law)
     architectures = []
     for u in widths:
@@ -365,7 +370,7 @@ def _dense(problem: Problem, shared: SharedProblem, loss: float) -> DenseAnswer 
     problem: That of the law's best model. loss: its loss.
     """
     law = problem.law
-    if not law.knows_dense:
+    if not law.holds_for_dense:
         return None
     dense_law = load(law.dense) if law.published and law.dense else law
     architectures = architectures_to_try(dense_law, shared.shape, None)

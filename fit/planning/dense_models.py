@@ -59,7 +59,7 @@ class RuleOfThumb(Record):
 
 def are_compared(problem: Problem) -> bool:
     """Whether a plan compares its best with dense models: under a budget, by a law that knows them itself."""
-    return problem.constraints.has_budget and problem.law.knows_dense and not problem.law.dense
+    return problem.constraints.has_budget and problem.law.holds_for_dense and not problem.law.dense
 
 
 def against_dense(problem: Problem, best: Optimum) -> DenseComparison | None:

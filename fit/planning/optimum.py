@@ -400,7 +400,7 @@ def allowed_experts(law: Law, experts: Floats) -> Array:
     These are `experts`, or those of the law's own models where its formula does not read the number: 1 alone for a law
     of dense models.
     """
-    return np.array(sorted(experts if law.knows_experts else law.experts), float)
+    return np.array(sorted(experts if law.reads_n_experts else law.experts), float)
 
 
 def best_of_each_number(problem: Problem) -> Optima:

@@ -276,9 +276,9 @@ class BudgetOptions(Options):
           UserError: The law cannot choose between them, or one of them cannot be built.
         """
         typed = ",".join(f"used:{u:g}" for u in self.shape.used or ())
-        if self.shape.used is not None and not law.of_mixtures:
+        if self.shape.used is not None and not law.holds_for_mixtures:
             raise UserError(sentences.USED_OF_MIXTURES.format(value=typed, law=law.name))
-        if self.shape.used is not None and len(self.shape.used) > 1 and not law.reads_used:
+        if self.shape.used is not None and len(self.shape.used) > 1 and not law.reads_active_width:
             raise UserError(
                 f"--shape={typed}: the {law.form.name} law reads neither sparsity nor top_k, so it cannot choose "
                 "between them: give one number"
@@ -286,7 +286,7 @@ class BudgetOptions(Options):
         base = dataclasses.replace(self.architecture(law), **self.architecture_fields)
         if self.shape.used is None and not self.architecture_fields:
             return [base]
-        if law.of_mixtures and law.only_experts is not None:  # its number counts what a token chooses from
+        if law.holds_for_mixtures and law.only_n_experts is not None:  # its number counts what a token chooses from
             base = dataclasses.replace(base, counts_routed_experts=True)
         architectures = []
         for used in self.shape.used or [base.active_width]:
@@ -462,7 +462,7 @@ def experts_to_compare(law: Law, experts: tuple[int, ...] | None) -> tuple[int, 
     """
     if experts is None:
         return law.experts
-    if not law.knows_experts and experts != law.experts:
-        sentence = sentences.ONLY_ONE_NUMBER if law.of_mixtures else sentences.ONLY_DENSE
+    if not law.reads_n_experts and experts != law.experts:
+        sentence = sentences.ONLY_ONE_NUMBER if law.holds_for_mixtures else sentences.ONLY_DENSE
         raise UserError(sentence.format(value=",".join(map(str, experts)), law=law.name, own=law.experts[0]))
     return experts

@@ -164,7 +164,7 @@ def assumed(law: Law, architecture: Architecture) -> Iterator[Finding]:
     and on properties in which its own runs differ."""
     of_runs = law.shaped(architecture.vocab_size, architecture.width_per_block)
     flags = dict(active_width="used", kv_share="kv_share", n_dense="dense_blocks")
-    if law.reads_used:
+    if law.reads_active_width:
         del flags["active_width"]
     planned = []
     known = []
@@ -189,7 +189,7 @@ def assumed(law: Law, architecture: Architecture) -> Iterator[Finding]:
 
 def is_best_at_edge(law: Law, experts: Floats, n_experts: float) -> bool:
     """As is_at_edge, for a law that reads the number of experts; False for others."""
-    return law.knows_experts and is_at_edge(experts, n_experts)
+    return law.reads_n_experts and is_at_edge(experts, n_experts)
 
 
 def is_at_edge(experts: Floats, n_experts: float) -> bool:
@@ -204,7 +204,7 @@ def not_bounded(problem: Problem) -> bool:
     models are not timed.
     """
     constraints = problem.constraints
-    if problem.law.closed_form or problem.law.fixes_experts or problem.is_by_hours:
+    if problem.law.closed_form or problem.law.has_fixed_n_experts or problem.is_by_hours:
         return False
     if constraints.memory_bytes is not None or constraints.serving is not None or not constraints.has_budget:
         return False

@@ -30,7 +30,6 @@ from fit.planning import (
     target,
 )
 from fit.planning.buildable import Buildable
-from fit.planning.odds import Odds
 from fit.planning.options import PlanOptions, experts_to_compare
 from fit.planning.plan import Plan
 from fit.planning.problem import Problem
@@ -165,16 +164,6 @@ def _check_target(problem: Problem, options: PlanOptions) -> None:
     if loss >= knows_nothing:
         sentence = sentences.TARGET_KNOWS_NOTHING
         raise UserError(sentence.format(loss=loss, size=vocab_size, nothing=knows_nothing))
-
-
-def odds_within(problem: Problem) -> Odds:
-    """How sure the best number of experts is, without the plan of its model.
-
-    Raises:
-      UserError: No model is feasible.
-    """
-    optima, _ = solve.solve(problem)
-    return odds.of_ranking(odds.ranked(problem, optima))
 
 
 def plan_within(problem: Problem, reached: Target | None = None) -> Plan:

@@ -14,7 +14,6 @@ from fit.aliases import Json
 from fit.errors import UserError
 from fit.fitted_law.law import Law, in_words, load
 from fit.messages import lines, units
-from fit.messages.lines import Line
 from fit.model.architecture import TRAINING
 from fit.model.chips import CHIPS
 from fit.planning import compare, plan_answer, planning, speed_lines
@@ -25,6 +24,7 @@ from fit.planning.plan import Plan
 from fit.planning.problem import Problem
 from fit.planning.training_chips import MFU, SECONDS_PER_HOUR
 from fit.render import elements, figures
+from fit.render.opening import Opening
 from fit.render.report_options import ReportOptions, budget_options, shape_of_law
 from fit.table.runs import Runs
 
@@ -32,26 +32,7 @@ BY_FLOPS = "by FLOPs"
 BY_CLOCK = "by wall-clock time"
 
 
-@dataclasses.dataclass(frozen=True)
-class Opening:
-    """The opening of a report.
-
-    Attributes:
-      title: The heading of the page.
-      parts: Sections of HTML.
-      warnings: What to know before trusting it.
-      plan: The plan for a budget, as `fit plan` makes it; None of a report on a law alone.
-      summary: What was found, in short; [] for a budget.
-    """
-
-    title: str
-    parts: list[str]
-    warnings: list[str]
-    plan: Plan | None = None
-    summary: list[Line] = dataclasses.field(default_factory=list)
-
-
-def opening(law: Law, measured: figures.Measured, report: ReportOptions, options: PlanOptions) -> Opening:
+def opening_of_budget(law: Law, measured: figures.Measured, report: ReportOptions, options: PlanOptions) -> Opening:
     """The opening of a report on the budget and limits of the options.
 
     Args:
@@ -115,7 +96,7 @@ def _frontier(problem: Problem, caption: str, plan: Plan | None, runs: Runs | No
     except UserError as e:
         return f"<h2>{elements.text(caption)}</h2>\n<p>{elements.text(e)}</p>"
     note = "Each curve is the least loss with one number of experts (E) under these limits, at other budgets."
-    return elements.picture(caption, figure, columns) + f'<p class="soft">{note}</p>'
+    return elements.picture(caption, figures.image(figure), columns) + f'<p class="soft">{note}</p>'
 
 
 def _by_wall_clock_time(law: Law, options: PlanOptions, plan: Plan) -> Iterator[str]:
@@ -334,12 +315,12 @@ def _against_runs(problem: Problem, measured: figures.Measured, plan: Plan) -> I
         with style.in_style():
             picture = style.Picture(law, problem.architecture, law.experts)
             figure, columns = loss.isoflop(picture, budget.isoflop_budgets(law, runs), runs)
-        yield elements.picture(caption, figure, columns)
+        yield elements.picture(caption, figures.image(figure), columns)
     except UserError as e:
         yield f"<h2>{elements.text(caption)}</h2>\n<p>{elements.text(e)}</p>"
     n_experts = budget.nearest_experts(runs, plan.best.n_experts)
     figure, columns = budget.residuals(law, runs, held_out, n_experts)
-    yield elements.picture(f"Residuals with {n_experts:g} experts", figure, columns)
+    yield elements.picture(f"Residuals with {n_experts:g} experts", figures.image(figure), columns)
     yield f"<p>{elements.text(_residuals_in_words(plan, n_experts, columns))}</p>"
 
 

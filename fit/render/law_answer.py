@@ -3,15 +3,13 @@ all else (law_details.py) on demand."""
 
 from collections.abc import Iterator
 
-from fit.errors import UserError
 from fit.fitted_law.law import Law
 from fit.fitted_law.tuning import Tuning
 from fit.messages.lines import Line
 from fit.messages.units import amount, say
-from fit.planning import odds, odds_line, plan_findings, planning
-from fit.planning.constraints import Constraints
+from fit.planning import odds, odds_line, plan_findings
 from fit.planning.odds import Odds
-from fit.planning.problem import Problem
+from fit.planning.odds_of_law import NoOdds
 from fit.render import law_details
 
 ANSWER = "{errors}. {experts}"
@@ -33,25 +31,25 @@ NOT_TESTED = "not tested; --holdout=compute:rolling tests it where the runs are 
 NOT_SURE = "no intervals; --bootstrap=100 adds them"
 WRITTEN = "written to {path}{tables}"
 TABLES = " (--verbose: coefficients, errors, intervals)"
-NO_FLOPS = "its runs have no n_active, so their training FLOPs are not known"
 BEST_RATE = "{rate}{batch}; {near} of {runs} runs are near enough to count for intervals"
 BEST_BATCH = "; best batch: {batch}"
 
 
-def answer(law: Law) -> list[Line]:
+def answer(law: Law, of_experts: Odds | NoOdds | None) -> list[Line]:
     """Lines on a fitted law: its error, the best number of experts and rate, why it has this form, how sure it is.
 
     Its warnings and the file that it is written to are not among them.
+
+    Args:
+      law: The law.
+      of_experts: Its odds at the most compute that was fitted, by odds_of_law.
     """
-    of_experts = None
-    if not law.knows_experts or len(law.experts) == 1:
+    if of_experts is None:
         experts = _of_one_number(law)
+    elif isinstance(of_experts, NoOdds):
+        experts = say(NO_BEST, why=of_experts.why)
     else:
-        try:
-            of_experts = _odds(law)
-            experts = _best_number(law, of_experts)
-        except UserError as error:
-            experts = say(NO_BEST, why=error.sentence)
+        experts = _best_number(law, of_experts)
     return [
         Line(f"{_chosen_form(law)} law", say(ANSWER, errors=_errors(law), experts=experts)),
         *([_tuning(law.tuning)] if law.tuning else []),
@@ -89,16 +87,6 @@ def _chosen_form(law: Law) -> str:
     if law.choice and law.choice.tried and law.coefficients.get("k") == 1:
         return law.choice.tried[0].form
     return law.form.name
-
-
-def _odds(law: Law) -> Odds:
-    """How sure the best number of experts is with the most compute that was fitted. Raises UserError where it is not
-    known."""
-    law.check_plannable()
-    if "training_flops" not in law.ranges:
-        raise UserError(NO_FLOPS)
-    limits = Constraints(flops=law.ranges["training_flops"][1])
-    return planning.odds_within(Problem(law, law.architecture, limits, law.experts))
 
 
 def _of_one_number(law: Law) -> str:
@@ -148,11 +136,11 @@ def _beyond(law: Law) -> str:
     return say(BEYOND, **law.rolling[-1]) if law.rolling else NOT_TESTED
 
 
-def _how_sure(law: Law, of_experts: Odds | None) -> Iterator[Line]:
+def _how_sure(law: Law, of_experts: Odds | NoOdds | None) -> Iterator[Line]:
     """Lines on how often each number of experts is the best, and on what the draws leave open."""
     if law.bootstrap is None:
         yield Line("How sure", NOT_SURE)
         return
-    if of_experts is not None and of_experts.drawn:
+    if isinstance(of_experts, Odds) and of_experts.drawn:
         yield odds_line.line(of_experts)
     yield from law_details.forms_of_draws(law.bootstrap)

@@ -57,22 +57,22 @@ def _trained(runs: Runs) -> str:
 
 def _best_model(plan: Plan) -> str:
     """The best model of the plan, and what it saves against the best dense model."""
-    best = plan["best"]
-    dense = plan.get("dense")
-    which = f"{_model(best['n_experts'])} is best"
+    best = plan.best
+    dense = plan.dense
+    which = f"{_model(best.n_experts)} is best"
     if plan.n_compared == 1:
-        which = f"this is the best size of {_model(best['n_experts'])}"
+        which = f"this is the best size of {_model(best.n_experts)}"
     words = (
-        f"with {flops(plan['constraints']['flops'])} training FLOPs, {which}: "
-        f"{amount(best['n_active'])} active parameters on {amount(best['n_tokens'])} tokens, predicted loss "
-        f"{best['loss']:.4f} (lower is better)"
+        f"with {flops(plan.constraints['flops'])} training FLOPs, {which}: "
+        f"{amount(best.n_active)} active parameters on {amount(best.n_tokens)} tokens, predicted loss "
+        f"{best.loss:.4f} (lower is better)"
     )
-    if not dense or best["n_experts"] == 1:
+    if not dense or best.n_experts == 1:
         return words
-    words += f", {dense['loss_saved'] / dense['loss']:.1%} below the best dense model"
-    needed = dense["flops_for_the_same_loss"]
+    words += f", {dense.loss_saved / dense.loss:.1%} below the best dense model"
+    needed = dense.flops_for_the_same_loss
     if needed:
-        words += f", which needs {needed / plan['constraints']['flops']:.1f} times the compute for that loss"
+        words += f", which needs {needed / plan.constraints['flops']:.1f} times the compute for that loss"
     return words
 
 

@@ -6,31 +6,17 @@ import pathlib
 import string
 
 from fit.aliases import Json
-from fit.errors import UserError
 from fit.fitted_law.law import Law
 from fit.fitted_law.parts import LEVEL
-from fit.messages import finding, lines, units
+from fit.messages import finding, units
 from fit.messages.lines import Line
 from fit.model.architecture import Architecture
-from fit.planning import plan_answer, planning
-from fit.planning.constraints import Constraints
 from fit.planning.plan import Plan
-from fit.planning.problem import Problem
-from fit.render import budget_report, elements, figures, law_details, law_overview, tables
+from fit.render import budget_report, elements, figures, law_details, sections, tables
+from fit.render.opening import FIRST, Opening, opening_of_law
 from fit.render.report_options import ReportOptions
 from fit.table.files import check_writable, write_text
 
-TITLES = {
-    "1": "Table 1: compute-optimal models",
-    "2": "Table 2: best number of experts under memory",
-    "4": "Table 4: the law at each number of experts",
-    "5": "Table 5: bootstrap intervals of the optima",
-}
-FIRST = "2a"  # the picture of the decision: the loss over the size of the text, at equal FLOPs
-CURVES = (
-    "Each curve spends the same compute on models of one number of experts (E), from large ones on little text, left, "
-    "to small ones on much, right. Its lowest point is the best of them, and the lowest curve has the best E."
-)
 OTHERS = [which for which in figures.FIGURES if which != FIRST]
 NAMES = dict(n_active="active parameters", n_tokens="training tokens", n_experts="experts")  # of columns
 NAMES |= dict(loss="loss (nats per token)", training_flops="training FLOPs")
@@ -72,17 +58,17 @@ def write_report(
     check_writable(out)
     limits = options.limits
     if limits is not None:
-        opening = budget_report.opening(law, measured, options, limits)
+        opening = budget_report.opening_of_budget(law, measured, options, limits)
         architecture = limits.architecture(law)
     else:
-        opening = _of_law(law, measured)
+        opening = opening_of_law(law, measured)
         architecture = law.architecture
     text = _page(law, architecture, opening, measured)
     write_text(out, text)
     return Report(path=out, page=text, summary=opening.summary, plan=opening.plan)
 
 
-def _page(law: Law, architecture: Architecture, opening: budget_report.Opening, measured: figures.Measured) -> str:
+def _page(law: Law, architecture: Architecture, opening: Opening, measured: figures.Measured) -> str:
     """The page: its opening, then the law with its fit, and every table and figure of the paper.
 
     Args:
@@ -91,8 +77,8 @@ def _page(law: Law, architecture: Architecture, opening: budget_report.Opening, 
       opening: Of the page.
       measured: The law's runs; None without runs.
     """
-    other_figures = [_figure_section(law, architecture, which, measured) for which in OTHERS]
-    all_tables = [_table_section(law, architecture, which) for which in tables.TABLES]
+    other_figures = [sections.figure_section(law, architecture, which, measured) for which in OTHERS]
+    all_tables = [sections.table_section(law, architecture, which) for which in tables.TABLES]
     template = string.Template(pathlib.Path(__file__).with_name("report.html").read_text(encoding="utf-8"))
     return template.substitute(
         title=elements.text(opening.title),
@@ -102,31 +88,11 @@ def _page(law: Law, architecture: Architecture, opening: budget_report.Opening, 
     )
 
 
-def _of_law(law: Law, measured: figures.Measured) -> budget_report.Opening:
-    """The model to train with the most compute that was fitted. Where the law does not plan, the page says why."""
-    where = "the most that was fitted" if "training_flops" in law.ranges else "for which the law does not say its range"
-    flops = float(law.ranges.get("training_flops", tables.TABLE_1_FLOPS)[-1])
-    warnings = []
-    summary = []
-    try:
-        plan = planning.plan_within(Problem(law, law.architecture, Constraints(flops=flops), law.experts))
-        decision = f"With {units.flops(flops)} training FLOPs, {where}: {plan_answer.what_to_train(plan)}"
-        warnings = plan.warnings
-        summary = law_overview.overview(law, measured[0] if measured else None, plan)
-    except UserError as e:
-        decision = f"Nothing that this law could decide: {e}"
-    parts = [f'<p class="answer">{elements.text(decision)}</p>', *lines.html(summary)]
-    parts.append(_figure_section(law, law.architecture, FIRST, measured))
-    parts.append(f'<p class="soft">{CURVES}</p>')
-    title = f"{law.form.name.capitalize()} scaling law: {pathlib.Path(law.name).name}"
-    return budget_report.Opening(title, parts, warnings, summary=summary)
-
-
 def _fit(law: Law, architecture: Architecture, warnings: list[str]) -> list[str]:
     """Sections on where the law comes from and how sure it is. warnings: those of the decision."""
     parts = ["<h2>Where it comes from</h2>", f"<p>{elements.text(_origin(law))}</p>"]
     if not law.published:
-        of_law = finding.sentences(law_details.findings(law))
+        of_law = finding.in_words(law_details.findings(law))
         warnings = [*dict.fromkeys([*warnings, *of_law])]  # a plan says some of the law's, too
         measured = law_details.mean_errors(law)
         if measured:
@@ -231,23 +197,3 @@ def _interval(low: float | None, high: float | None) -> str:
     if low is None:
         return f"{high:.4g} or less"
     return f"{low:.4g} to {high:.4g}"
-
-
-def _table_section(law: Law, architecture: Architecture, which: str) -> str:
-    """The section of a table of the paper."""
-    try:
-        rows = list(tables.TABLES[which](law, architecture))
-        body = f'{elements.table(rows)}\n<p class="soft">{elements.text(tables.note(which, law, rows))}</p>'
-    except UserError as e:
-        body = f"<p>{elements.text(e)}</p>"
-    return f"<h2>{TITLES[which]}</h2>\n{body}"
-
-
-def _figure_section(law: Law, architecture: Architecture, which: str, measured: figures.Measured) -> str:
-    """The section of a figure of the paper, with the numbers behind it."""
-    caption = figures.FIGURES[which]
-    try:
-        figure, columns = figures.draw(which, law, architecture, law.experts, (), measured)
-    except UserError as e:
-        return f"<h2>{elements.text(caption)}</h2>\n<p>{elements.text(e)}</p>"
-    return elements.picture(caption, figure, columns)

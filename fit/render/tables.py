@@ -15,15 +15,23 @@ from fit.fitted_law.law import Law, in_words
 from fit.fitted_law.published_draws import drawing_in_words
 from fit.form import Reduced
 from fit.laws import FORMS, PRESETS
+from fit.messages import units
 from fit.model.architecture import Architecture
 from fit.planning import joint_draws, optimum, plan_findings
+from fit.planning.constraints import Constraints
 from fit.planning.problem import Problem
+from fit.studies.optimum_intervals import optimum_intervals
 
 TABLE_1_EXPERTS = (1, 2, 4, 8, 16)
 TABLE_1_FLOPS = (1e20, 5e20, 1e21)
-TABLE_2 = next(p["table_2"] for form in PRESETS.values() for p in form.presets.values() if "table_2" in p)
 TABLE_5_FLOPS = (1e20, 1e21, 1e22)
+PAPERS_LAW = "joint-moe-2025"
 FAR = 100  # times the largest budget fitted: beyond, a table of the paper's budgets is of no use
+
+
+def papers_table_2() -> Json:
+    """Table 2 of the paper: flops, memory_gb, kv_tokens, and n_experts by budget and memory."""
+    return PRESETS[PAPERS_LAW].presets[PAPERS_LAW]["table_2"]
 
 
 def budgets_of(law: Law, papers: Sequence[float]) -> Sequence[float]:
@@ -44,9 +52,10 @@ def memories_of(law: Law, architecture: Architecture, budgets: Sequence[float]) 
     They are the paper's; or where the law has budgets of its own, once, 3 and 10 times the weights of the best dense
     model of the middle budget, without a cache.
     """
-    if budgets == TABLE_2["flops"] or budgets != budgets_of(law, TABLE_2["flops"]):
-        return TABLE_2["memory_gb"], TABLE_2["kv_tokens"]
-    middle = optimum.Constraints(flops=sorted(budgets)[len(budgets) // 2])
+    papers = papers_table_2()
+    if budgets == papers["flops"] or budgets != budgets_of(law, papers["flops"]):
+        return papers["memory_gb"], papers["kv_tokens"]
+    middle = Constraints(flops=sorted(budgets)[len(budgets) // 2])
     dense = optimum.best_of_each_number(Problem(law, architecture, middle, [1]))
     weights = float(middle.memory(architecture, dense.d_model[0], dense.n_experts[0])) / 1e9
     return tuple(float(f"{times * weights:.1e}") for times in (1, 3, 10)), 0
@@ -85,7 +94,7 @@ def table_2(
     loss is. best_at_edge: no more (or no fewer) experts were allowed; best_in_draws: how many of a fit's draws agree.
     """
     experts = optimum.allowed_experts(law, experts or law.experts)
-    budgets = tuple(budgets or budgets_of(law, TABLE_2["flops"]))
+    budgets = tuple(budgets or budgets_of(law, papers_table_2()["flops"]))
     default_memories, default_kv_tokens = memories_of(law, architecture, budgets)
     memories_gb = tuple(memories_gb or default_memories)
     kv_tokens = default_kv_tokens if kv_tokens is None else kv_tokens
@@ -93,7 +102,7 @@ def table_2(
     printed = _printed_cells(law, architecture, experts, options)
     for i, flops in enumerate(budgets):
         for j, memory in enumerate(memories_gb):
-            constraints = optimum.Constraints(flops=flops, memory_bytes=memory * 1e9, kv_tokens=kv_tokens)
+            constraints = Constraints(flops=flops, memory_bytes=memory * 1e9, kv_tokens=kv_tokens)
             problem = Problem(law, architecture, constraints, experts)
             optima = optimum.best_of_each_number(problem)
             best = int(np.nanargmin(optima.loss))
@@ -164,30 +173,25 @@ def table_5(law: Law, architecture: Architecture, experts: Floats = (), budgets:
       UserError: for a law without draws.
     """
     law.check_has_draws()
-    assert law.draws is not None
     experts = optimum.allowed_experts(law, experts or law.experts)
     for flops in budgets or budgets_of(law, TABLE_5_FLOPS):
-        optima = [optimum.unconstrained(law, e, architecture, flops, law.draws) for e in experts]
-        losses = np.array([loss for _, _, loss in optima])
-        best = np.argmin(np.where(np.isnan(losses), np.inf, losses), axis=0)
-        for i, (e, (sizes, tokens, _)) in enumerate(zip(experts, optima, strict=True)):
-            size_low, size_high = np.nanpercentile(sizes, law.percentiles, method="weibull").tolist()
-            tokens_low, tokens_high = np.nanpercentile(tokens, law.percentiles, method="weibull").tolist()
+        for interval in optimum_intervals(law, architecture, experts, flops):
+            size_low, size_high = interval.n_active
+            tokens_low, tokens_high = interval.n_tokens
             row = dict(
                 flops=flops,
-                n_experts=int(e),
+                n_experts=interval.n_experts,
                 n_active_low=size_low,
                 n_active_high=size_high,
                 n_tokens_low=tokens_low,
                 n_tokens_high=tokens_high,
-                draws_without_optimum=int(np.isnan(sizes).sum()),
+                draws_without_optimum=interval.draws_without_optimum,
             )
             if len(experts) > 1:
-                row["best_in_draws"] = int(np.sum(best == i))
+                row["best_in_draws"] = interval.best_in_draws
             ends = [(size_low, tokens_high), (size_high, tokens_low)]
-            yield row | dict(
-                draws=len(best), outside_fitted_range=in_words(_farthest_outside(law, ends, int(e), flops))
-            )
+            outside = _farthest_outside(law, ends, interval.n_experts, flops)
+            yield row | dict(draws=interval.draws, outside_fitted_range=in_words(outside))
 
 
 def _farthest_outside(law: Law, ends: Sequence[tuple[float, float]], n_experts: int, flops: float) -> list[Json]:
@@ -204,26 +208,49 @@ def _farthest_outside(law: Law, ends: Sequence[tuple[float, float]], n_experts: 
     return list(farthest.values())
 
 
-TABLES = {"1": table_1, "2": table_2, "4": table_4, "5": table_5}
+TABLES = ("1", "2", "4", "5")
+
+
+def rows_of(
+    which: str,
+    law: Law,
+    architecture: Architecture,
+    experts: Floats = (),
+    budgets: Floats = (),
+    memories_gb: Floats = (),
+    kv_tokens: float | None = None,
+) -> list[Json]:
+    """The rows of one of TABLES.
+
+    Args:
+      which: Of TABLES.
+      law: The law.
+      architecture: How models are built.
+      experts: Numbers of experts, of all tables; by default those fitted.
+      budgets: Training FLOPs, of all tables but 4; by default the paper's, or near the fitted range.
+      memories_gb: Of table 2.
+      kv_tokens: Tokens in the cache of table 2.
+
+    Raises:
+      UserError: The law does not allow the table.
+    """
+    if which == "1":
+        return list(table_1(law, architecture, experts, budgets))
+    if which == "2":
+        return list(table_2(law, architecture, experts, budgets, memories_gb, kv_tokens))
+    if which == "4":
+        return list(table_4(law, architecture, experts))
+    return list(table_5(law, architecture, experts, budgets))
 
 
 def text(rows: Sequence[Json]) -> str:
     """Rows as an aligned table of text."""
-    cells = [list(rows[0])] + [[cell(value) for value in row.values()] for row in rows]
+    cells = [list(rows[0])] + [[units.cell(value) for value in row.values()] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = []
     for row in cells:
         lines.append("  ".join(word.rjust(width) for word, width in zip(row, widths, strict=True)))
     return "\n".join(lines)
-
-
-def cell(value: object) -> str:
-    """A value as a table shows it."""
-    if value is None or value == "":
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def note(which: str, law: Law, rows: Sequence[Json]) -> str:

@@ -4,7 +4,7 @@ Axes (jmoe/model/__init__.py): B, E, T; L layers.
 """
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -185,7 +185,7 @@ def make_eval_step(config: ConfigDict, mesh: jax.sharding.Mesh, end_of_text: int
 Batches = Iterable[tuple[Batch, Float[Array, " B"]]]  # and how often each row counts
 
 
-def mean_losses(eval_step: jax.stages.Wrapped, params: dict, batches: Batches) -> tuple[float, dict[str, float]]:
+def mean_losses(eval_step: Callable[..., Array], params: dict, batches: Batches) -> tuple[float, dict[str, float]]:
     """Nats per token over the (batch, weight) pairs of batches.validation_batches, and the same by the position in a
     row: {"loss_1_2": ..., "loss_3_4": ..., "loss_5_8": ...}. UserError where it is not finite."""
     of_all, _ = losses_of_sources(eval_step, params, {"": batches})
@@ -193,7 +193,7 @@ def mean_losses(eval_step: jax.stages.Wrapped, params: dict, batches: Batches) -
 
 
 def losses_of_sources(
-    eval_step: jax.stages.Wrapped, params: dict, sources: Mapping[str, Batches]
+    eval_step: Callable[..., Array], params: dict, sources: Mapping[str, Batches]
 ) -> tuple[tuple[float, dict[str, float]], dict[str, float]]:
     """mean_losses over all that batches.validation_sources returns, and nats per token on each source of several."""
     sums_of_sources = {}

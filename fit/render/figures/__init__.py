@@ -8,6 +8,7 @@ memory.py   loss under a memory limit (1a), models of equal memory (3), the best
 """
 
 import contextlib
+import io
 from typing import IO, TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +23,7 @@ from fit.planning.constraints import Constraints
 from fit.planning.options import BudgetOptions
 from fit.planning.problem import Problem
 from fit.planning.training_chips import SECONDS_PER_HOUR
+from fit.render.elements import Image
 from fit.table.files import replacing
 from fit.table.runs import Runs, held_out, read_runs
 
@@ -58,6 +60,16 @@ def save(figure: "Figure", file: str | IO[bytes]) -> None:
     kind = file.rpartition(".")[2] if isinstance(file, str) else "png"
     with replacing(file) if isinstance(file, str) else contextlib.nullcontext(file) as target, style.in_style():
         figure.savefig(target, format=kind, dpi=style.DPI, metadata=dict.fromkeys(style.LEFT_OUT[kind]))
+
+
+def image(figure: "Figure") -> Image:
+    """A figure as a page shows it."""
+    from fit.render.figures import style
+
+    png = io.BytesIO()
+    save(figure, png)
+    width, height = (round(96 * inches * 1.3) for inches in figure.get_size_inches())
+    return Image(png.getvalue(), width, height, is_wide=figure.get_figwidth() > style.COLUMN)
 
 
 def measured(law: Law, table: object) -> Measured:

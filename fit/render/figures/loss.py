@@ -110,7 +110,7 @@ def savings(picture: style.Picture, budgets: Sequence[float]) -> style.Drawn:
     """Fig. 2b: the training FLOPs a compute-optimal dense model needs for the loss of an MoE, over the MoE's."""
     law = picture.law
     figure, (axis,) = style.panels()
-    if not law.knows_dense:
+    if not law.holds_for_dense:
         raise UserError(
             f"--law={law.name} was fitted to mixtures of {law.experts[0]} experts alone: it says nothing of dense "
             "models"

@@ -17,6 +17,7 @@ from fit.errors import UserError
 from fit.fitted_law import law_counts
 from fit.messages import units
 from fit.planning import optimum
+from fit.planning.constraints import Constraints
 from fit.planning.optima import Optima
 from fit.planning.problem import Problem
 from fit.render.figures import style
@@ -38,10 +39,10 @@ def memory_curves(picture: style.Picture, flops: float) -> style.Drawn:
     architecture = picture.architecture
     experts = picture.experts
     figure, (axis,) = style.panels()
-    free = optimum.best_of_each_number(Problem(law, architecture, optimum.Constraints(flops=flops), experts))
+    free = optimum.best_of_each_number(Problem(law, architecture, Constraints(flops=flops), experts))
     low = architecture.n_total(float(architecture.width_per_block) * 2, 1)
     grid = np.geomspace(max(low, np.nanmin(free.n_total) / 30), 1.15 * np.nanmax(free.n_total), style.POINTS)
-    limit = optimum.Constraints(flops=flops, memory_bytes=grid, bytes_per_parameter=1.0)
+    limit = Constraints(flops=flops, memory_bytes=grid, bytes_per_parameter=1.0)
     losses = []
     for i, e in enumerate(experts):
         optima = optimum.best_models(Problem(law, architecture, limit), e)
@@ -101,7 +102,7 @@ def matched_memory(picture: style.Picture, flops: float, kv_tokens: float, infer
 
 def _scenarios(
     axes: Array, flops: float, kv_tokens: float, inference: tuple[str, float, float]
-) -> Iterator[tuple[Axes, str, optimum.Constraints]]:
+) -> Iterator[tuple[Axes, str, Constraints]]:
     """(axis, title, Constraints) of three panels: weights only; with a cache; and inference.
 
     Args:
@@ -111,7 +112,7 @@ def _scenarios(
     scenarios = ("weights only", 0.0, 0.0), (f"cache of {kv_tokens:,.0f} tokens too", kv_tokens, 0.0), inference
     for axis, (title, cache, served) in zip(axes, scenarios, strict=True):
         axis.set(title=title)
-        limits = optimum.Constraints(flops=flops, kv_tokens=cache, inference_tokens=served)
+        limits = Constraints(flops=flops, kv_tokens=cache, inference_tokens=served)
         yield axis, title, dataclasses.replace(limits, bytes_per_parameter=1.0, bytes_per_kv_element=1.0)
 
 
@@ -157,13 +158,12 @@ def experts_against_memory(picture: style.Picture, budgets: Sequence[float]) -> 
     experts = picture.experts
     figure, axes = style.panels(len(budgets), height=2.3, sharex=True, sharey=True)
     free = [
-        optimum.best_of_each_number(Problem(law, architecture, optimum.Constraints(flops=f), experts)).n_total
-        for f in budgets
+        optimum.best_of_each_number(Problem(law, architecture, Constraints(flops=f), experts)).n_total for f in budgets
     ]
     least = 2.0 * architecture.n_total(float(architecture.width_per_block), 1)
     grid = np.geomspace(max(least, np.nanmin(free) / 20), 3.0 * np.nanmax(free), style.POINTS)
     for axis, flops in zip(axes, budgets, strict=True):
-        limit = optimum.Constraints(flops=flops, memory_bytes=grid)
+        limit = Constraints(flops=flops, memory_bytes=grid)
         optima = [optimum.best_models(Problem(law, architecture, limit), e) for e in experts]
         rows = np.argmin([np.where(f.feasible, f.loss, np.inf) for f in optima], axis=0), np.arange(len(grid))
         best = experts[rows[0]]
@@ -184,7 +184,7 @@ def experts_against_memory(picture: style.Picture, budgets: Sequence[float]) -> 
     return picture.done(figure, experts=False, band="")
 
 
-def _spread_of_best(picture: style.Picture, limit: optimum.Constraints) -> Array | None:
+def _spread_of_best(picture: style.Picture, limit: Constraints) -> Array | None:
     """(low, high) percentiles over the bootstrap draws of the best E at each memory; None without draws."""
     law = picture.law
     experts = picture.experts

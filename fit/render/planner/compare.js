@@ -28,7 +28,7 @@ function bestOverShapes(law, options, experts) {
 
 // The law's best dense model, and how it lies behind `loss`; null where there is none.
 function denseAnswer(law, options, loss) {
-  if (!law.knows_dense) return null;
+  if (!law.holds_for_dense) return null;
   const dense = law.dense ? data.laws.find(({ name }) => name === law.dense) : law;
   const { optimum, shape } = bestOverShapes(dense, options, [1]);
   if (!optimum) return null;
@@ -53,7 +53,7 @@ function referenceAnswer(law, reference, n_experts, shape, limits) {
   if (n_tokens < 1) return null;
   const its = shapeOf(referenceShape(reference, law));
   const itsExperts = its.counts_routed_experts ? counts.n_experts : counts.whole_experts;
-  const only = law.only_experts;
+  const only = law.only_n_experts;
   if (only != null && Math.abs(itsExperts - only) > 1e-5 * only) return null;
   const d_model = counts.n_embedding / its.vocab_size;
   const loss = lawAtExperts(law, its, itsExperts).loss({ ...counts, d_model }, n_tokens);
@@ -67,7 +67,7 @@ function referenceAnswer(law, reference, n_experts, shape, limits) {
  *  @type {(law: Law, options: Options, experts: ?Experts[]) => object} */
 export function lawAnswer(law, options, experts) {
   const { reference, limits } = options;
-  const chose_experts = law.knows_experts && !law.fixes_experts;
+  const chose_experts = law.reads_n_experts && !law.has_fixed_n_experts;
   const compared = experts && chose_experts ? experts : law.experts;
   const { optimum, shape } = bestOverShapes(law, options, compared);
   if (!optimum) throw new PlanError(infeasibleReason(shape, limits, [Math.min(...compared)]));
@@ -78,7 +78,7 @@ export function lawAnswer(law, options, experts) {
     ...row,
     granularity: shape.granularity,
     shared: shape.shared,
-    mixtures: law.of_mixtures,
+    mixtures: law.holds_for_mixtures,
     chose_experts,
     at_edge: isAtEdge(law, n_experts, compared),
     extrapolation: outsideRangesOf(law, shape, optimum),

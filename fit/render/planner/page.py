@@ -17,7 +17,6 @@ from fit.form import Form
 from fit.laws import FORMS
 from fit.messages import sentences, units
 from fit.messages.catalogue import CATALOGUE
-from fit.messages.flags import FIELDS
 from fit.model import reference_model
 from fit.model.architecture import OF_EXPERTS, PAPER
 from fit.model.chips import CHIPS
@@ -33,6 +32,7 @@ from fit.planning import (
     serving,
 )
 from fit.planning.constraints import Constraints
+from fit.planning.fields_of_flags import FIELDS
 from fit.planning.training_chips import MFU, Chips
 from fit.render.planner import formulas
 from fit.table.files import check_writable, write_text
@@ -188,8 +188,8 @@ def _as_text(sizes: dict[str, int | str]) -> dict[str, str]:
 
 
 _LAW = (
-    *("name", "counts_embedding", "fixes_experts", "published", "experts"),
-    *("only_experts", "of_mixtures", "knows_dense", "no_draws"),
+    *("name", "counts_embedding", "has_fixed_n_experts", "published", "experts"),
+    *("only_n_experts", "holds_for_mixtures", "holds_for_dense", "no_draws"),
 )
 
 
@@ -276,7 +276,7 @@ def _form(form: Form) -> Json:
         columns=form.columns,
         entries=[[name, name in form.positive, c.above] for name, c in form.coefficients.items()],
         closed=bool(form.chinchilla_coefficients_at),
-        knows_experts=bool(set(form.columns) & set(OF_EXPERTS)),
+        reads_n_experts=bool(set(form.columns) & set(OF_EXPERTS)),
     )
 
 

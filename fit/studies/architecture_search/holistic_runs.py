@@ -33,6 +33,7 @@ from fit.table import table as tables
 from fit.table import validate
 
 BAND = 1e-3  # near-optimal: within this share of the least loss
+REQUIRED = ("n_heads", "n_experts", "n_blocks", "seq_len")  # fields of the shape that have no default here
 SAME = 0.15  # budgets within this share of each other are one; so are values of M
 
 
@@ -139,17 +140,16 @@ def _shape_columns(table: tables.Table) -> dict[str, Array]:
     validate.require(table, ("d_model", "n_tokens", "loss"))
     overrides = table_architecture.model_overrides(table)
     columns = dict(d_model=table.numbers("d_model", (1, 1e7)))
-    for name, default in (
-        table_architecture.DEFAULTS | dict.fromkeys(("n_heads", "n_experts", "n_blocks", "seq_len"))
-    ).items():
+    for name in dict.fromkeys((*table_architecture.WITH_DEFAULT, *REQUIRED)):
         least = 0 if name in ("n_dense_blocks", "n_shared_experts") else 1
         cells = table.column(name) if name in table else [None] * len(table)
         values = [overrides[i].get(name) if cell in (None, "") else cell for i, cell in enumerate(cells)]
         values = [None if least and str(value) == "0" else value for value in values]  # 0 means the default
+        default = None if name in REQUIRED else table_architecture.default_of(name, columns)
         if default is None and None in values:
             row = table.rows[values.index(None)]
             raise UserError(f"{table.path}, row {row}: {name} is neither a column nor in overrides")
-        defaults = np.broadcast_to(default(columns) if default else np.nan, len(table)).tolist()
+        defaults = np.broadcast_to(np.nan if default is None else default, len(table)).tolist()
         filled = [defaults[i] if value is None else value for i, value in enumerate(values)]
         column = dataclasses.replace(table, columns={name: filled}, names={})
         columns[name] = column.numbers(name, (least, 1e9))

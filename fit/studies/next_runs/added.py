@@ -232,7 +232,7 @@ def compared(law: Law, rows: list[Json]) -> list[Json]:
     names = dict.fromkeys(name for row in rows for name in row)
     columns = {name: [row.get(name) for row in rows] for name in names}
     table = Table("the added runs", columns, list(range(len(rows))))
-    predicted = predictions.predict(law, table)["columns"]
+    predicted = predictions.predict(law, table).columns
     lows = predicted.get("predicted_loss_low", predicted.get("law_loss_low"))
     highs = predicted.get("predicted_loss_high", predicted.get("law_loss_high"))
     comparisons = []

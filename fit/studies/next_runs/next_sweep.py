@@ -7,6 +7,7 @@ from fit.errors import UserError
 from fit.fitted_law.law import Law
 from fit.fitted_law.models import text_of
 from fit.messages import sentences
+from fit.messages.units import say
 from fit.model.architecture import PAPER, Architecture
 from fit.planning import plan_config, recipe
 from fit.studies.next_runs import next_answer
@@ -71,7 +72,7 @@ def _config_of_sweep(law: Law, architecture: Architecture, base: str | None) -> 
             "name a config by --base_config"
         )
     if not plan_config.is_shipped(config_of_runs):
-        raise UserError(sentences.FOREIGN_CONFIG.format(flag="emit_sweep", law=law.name, base=config_of_runs))
+        raise UserError(say(sentences.FOREIGN_CONFIG, flag="emit_sweep", law=law.name, base=config_of_runs))
     return config_of_runs, overrides
 
 

@@ -94,8 +94,8 @@ def _columns(law: Law, runs: Table) -> dict[str, Array]:
     size = runs.numbers("n_active")
     tokens = runs.numbers("n_tokens")
     loss = runs.numbers("loss")
-    experts = np.full(len(loss), float(law.only_experts or 1))
-    if "n_experts" in runs and law.knows_experts:
+    experts = np.full(len(loss), float(law.only_n_experts or 1))
+    if "n_experts" in runs and law.reads_n_experts:
         experts = runs.numbers("n_experts")
     flops = training_flops(size, tokens)
     return dict(n_active=size, n_tokens=tokens, n_experts=experts, loss=loss, flops=flops)

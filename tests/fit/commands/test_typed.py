@@ -8,7 +8,7 @@ import pytest
 
 import fit
 import jmoe
-from fit.messages.units import parse_number
+from fit.options import parse_number
 from fit.planning.options import PlanOptions
 
 

@@ -25,7 +25,7 @@ def models_of(law):
     models = dict(n_active=n_active, n_tokens=np.exp(rng.uniform(np.log(1e6), np.log(1e13), 40)))
     models |= dict(n_total=3 * n_active, sparsity=rng.uniform(0, 0.95, 40), granularity=rng.uniform(1, 8, 40))
     models |= dict(top_k=np.full(40, 2.0), shared_share=rng.uniform(0, 0.5, 40))
-    models["n_experts"] = np.full(40, law.only_experts or 8)
+    models["n_experts"] = np.full(40, law.only_n_experts or 8)
     return models
 
 

@@ -436,3 +436,14 @@ def test_json_has_codes_beside_the_sentences_and_a_version():
     assert plan.warnings == plan["warnings"] == printed["warnings"]
     edge = next(each for each in printed["findings"] if each["code"] == "at_edge")
     assert edge["values"] == dict(n_experts=printed["best"]["n_experts"], which="largest")
+
+
+def test_a_finding_needs_each_value_of_its_template_and_none_of_its_clauses():
+    with pytest.raises(KeyError, match="worse_than_guess: no value of vocab_size"):
+        finding("worse_than_guess", loss=3.0, vocab_size=None, guess=2.0)
+    for code, kind in CATALOGUE.items():
+        names = {name for _, name, _, _ in string.Formatter().parse(kind.template) if name} - kind.clauses.keys()
+        for left_out in names:
+            with pytest.raises(KeyError, match=f"{code}: no value of {left_out}"):
+                finding(code, **dict.fromkeys(names - {left_out}, 1))
+        assert finding(code, **dict.fromkeys(names, 1)).severity == kind.severity

@@ -10,7 +10,7 @@ import pytest
 import fit
 from fit import __main__ as command_line
 from fit.fitting import fit_warnings, learning_rate
-from fit.messages.finding import sentences
+from fit.messages.finding import in_words
 from fit.table import histories, mixed_columns, validate
 from fit.table.column_guesses import guess
 from fit.table.reading import read_with
@@ -169,7 +169,7 @@ def test_tokens_of_flops_and_sizes_in_millions_are_in_plain_numbers(settled, tmp
 
 def test_what_was_trained_comes_before_what_was_planned():
     renamed = table(n_active=SIZES, n_tokens=TOKENS, actual_tokens=1.2 * TOKENS, loss=LOSSES)
-    assert "--columns=n_tokens:actual_tokens reads what was trained" in " ".join(sentences(validate.doubts(renamed)))
+    assert "--columns=n_tokens:actual_tokens reads what was trained" in " ".join(in_words(validate.doubts(renamed)))
     columns = {"target_tokens": ["1e9"], "tokens": ["1.2e9"], "predicted_loss": ["3"], "eval_loss": ["3.1"]}
     assert guess("n_tokens", columns) == "tokens" and guess("loss", columns) == "eval_loss"
     assert guess("n_active", {"N_total": ["2e9"], "N_act": ["1e9"]}) == "N_act"
@@ -217,7 +217,7 @@ def test_a_fitted_law_warns_of_its_table(law, name):
 
 def test_a_state_that_nobody_knows_is_unfinished():
     odd = table(n_active=SIZES, n_tokens=TOKENS, loss=LOSSES, State=["done"] * 14 + ["zombie"])
-    assert "1 of 15 runs did not finish (column State: zombie): row 16" in " ".join(sentences(validate.doubts(odd)))
+    assert "1 of 15 runs did not finish (column State: zombie): row 16" in " ".join(in_words(validate.doubts(odd)))
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_a_state_that_nobody_knows_is_unfinished():
 )
 def test_flags_of_runs_that_did_not_finish_are_read(column, values, where):
     runs = table(n_active=SIZES, n_tokens=TOKENS, loss=LOSSES, **{column: values})
-    said = " ".join(sentences(validate.doubts(runs)))
+    said = " ".join(in_words(validate.doubts(runs)))
     assert f"1 of 15 runs have {column}" in said and f"row 16; --where={where} leaves them out" in said
     assert len(read_with(runs.columns, where=where)) == 14
 
@@ -234,7 +234,7 @@ def test_flags_of_runs_that_did_not_finish_are_read(column, values, where):
 @pytest.mark.parametrize("column", ["lr_scheduler_type", "optim.schedule", "LR schedule"])
 def test_schedules_are_known_by_their_usual_names(column):
     runs = table(n_active=SIZES, n_tokens=TOKENS, loss=LOSSES, **{column: ["cosine"] * 10 + ["wsd"] * 5})
-    (said,) = sentences(mixed_columns.recipe_doubts(runs))
+    (said,) = in_words(mixed_columns.recipe_doubts(runs))
     assert f"column {column}: cosine in 10, wsd in 5" in said and f"--where={column}=cosine" in said
 
 

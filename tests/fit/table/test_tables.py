@@ -18,7 +18,7 @@ from fit.fitted_law.law import Law
 from fit.fitted_law.table_architecture import Ratios
 from fit.fitting.noise import _freedom, projection
 from fit.laws import FORMS
-from fit.messages.finding import sentences
+from fit.messages.finding import in_words
 from fit.studies.next_runs import design
 from fit.table import histories, mixed_columns, validate
 from fit.table.table import Table, read, write
@@ -42,7 +42,7 @@ def mixture_law(tmp_path_factory):
 
 def words_of(findings):
     """All findings in one text."""
-    return " ".join(sentences(findings))
+    return " ".join(in_words(findings))
 
 
 # Runs a command of fit, and prints the most memory that its process held, in kilobytes. getrusage would count what the
@@ -268,7 +268,7 @@ def test_repeated_and_crashed_rows_are_counted_and_named():
         (twice, "1 of 47 rows have the name, size and tokens of others but another loss (row 48 (run 4))"),
         (c | dict(loss=crashed, state=["finished"] * 47), "2 of 47 runs have a loss of more than 2.2 times the median"),
     ):
-        (said,) = sentences(validate.doubts(table(**columns)))
+        (said,) = in_words(validate.doubts(table(**columns)))
         assert words in said
     assert "rows 9, 11;" in said
     crashed[[7, 9]] = np.nan
