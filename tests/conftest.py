@@ -115,21 +115,22 @@ def cluster():
 
 
 def pytest_xdist_auto_num_workers():
-    """Two workers more than cores: a third of the time of the tests is waiting, for leases, outages and Slurm."""
-    return os.cpu_count() + 2
+    """Three workers more than cores: a third of the time of the tests is waiting, for leases, outages and Slurm."""
+    return os.cpu_count() + 3
 
 
 # those of half a minute or more, longest first; those that mostly wait alternate with those that compute
 LONGEST = """
-fit/render/test_planner jmoe/run/test_train launch/test_gs jmoe/storage/test_storage
-fit/commands/test_every_form launch/test_slurm fit/render/test_report launch/test_owner
-fit/planning/test_startable jmoe/storage/test_outage test_readme launch/test_slurm_control
-test_accelerator launch/test_local fit/planning/test_plan_properties launch/test_control
-fit/planning/test_serving launch/test_apiserver jmoe/test_rehearsal launch/test_report
-fit/commands/test_python launch/test_faults fit/render/test_page_speeds jmoe/text/test_parts
-jmoe/model/test_mup jmoe/run/test_checkpoint test_repository fit/commands/test_former_flags
-jmoe/model/test_model jmoe/storage/test_power_loss fit/table/test_bad_input jmoe/storage/test_disk_errors
-jmoe/run/test_router_health jmoe/test_generate jmoe/cost/test_ceilings test_site
+jmoe/run/test_train launch/test_gs launch/test_slurm test_accelerator test_readme
+fit/planning/test_plan_properties jmoe/storage/test_storage jmoe/model/test_moe launch/test_apiserver
+jmoe/storage/test_outage jmoe/model/test_model launch/test_local jmoe/run/test_distributed jmoe/model/test_documents
+jmoe/test_rehearsal fit/commands/test_every_form launch/test_slurm_control jmoe/test_startup launch/test_report
+jmoe/model/test_mixtures fit/commands/test_former_flags jmoe/storage/test_disk_errors launch/test_control
+jmoe/run/test_snapshot jmoe/model/test_mup fit/planning/test_serving jmoe/run/test_loop jmoe/test_generate
+fit/render/test_planner jmoe/run/test_router_health jmoe/model/test_gradients jmoe/cost/test_ceilings
+fit/commands/test_python fit/render/test_report jmoe/storage/test_power_loss jmoe/storage/test_lease launch/test_trust
+jmoe/test_compiled_cache test_command launch/test_owner jmoe/test_contributing jmoe/model/test_flash
+fit/planning/test_startable launch/test_faults jmoe/run/test_checkpoint test_site
 """.split()
 
 
