@@ -115,8 +115,8 @@ def cluster():
 
 
 def pytest_xdist_auto_num_workers():
-    """Three workers more than cores: a third of the time of the tests is waiting, for leases, outages and Slurm."""
-    return os.cpu_count() + 3
+    """Two workers more than cores: a third of the time of the tests is waiting, for leases, outages and Slurm."""
+    return os.cpu_count() + 2
 
 
 # those of half a minute or more, longest first; those that mostly wait alternate with those that compute

@@ -38,13 +38,15 @@ class PlanCommand(PlanOptions, flags.OfLaw, flags.JsonOutput):
     base_config: str | None = options.text("Config file that --emit_config starts from; default: the law's own.")
 
     def run(self) -> None:
+        if self.base_config is not None and self.emit_config is None:
+            raise UserError("--base_config is for --emit_config")
         law = load(self.law)
+        if self.emit_config is not None:
+            check_writable(self.emit_config)
         plan = planning.plan(law, self)
         if self.emit_config is not None:
             write_text(self.emit_config, plan_config.source(law, plan, self.base_config))
             plan = dataclasses.replace(plan, emitted=self.emit_config)
-        elif self.base_config is not None:
-            raise UserError("--base_config is for --emit_config")
         self.show(plan)
 
 

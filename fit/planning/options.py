@@ -333,8 +333,8 @@ class BudgetOptions(Options):
 
     @property
     def _memory_share(self) -> float:
-        """The share of the chips' memory that training may take."""
-        return MEMORY_SHARE
+        """The share of the chips' memory that training may take: all of it for the paper's shapes."""
+        return 1.0 if self.shape.paper else MEMORY_SHARE
 
     def _mesh_of(self, kind: str, count: int) -> Layout | None:
         """The smallest step on the mesh that is given for so many chips; None where it is chosen."""
@@ -387,6 +387,8 @@ class BudgetOptions(Options):
     @property
     def shape_request(self) -> ShapeRequest | None:
         """The parts of a buildable model's shape and mesh that the user fixes; None for the paper's shapes."""
+        if self.shape.paper:
+            return None
         fixed = {name for name in ("width_per_block", "kv_share") if getattr(self.shape, name) is not None}
         return ShapeRequest(frozenset(fixed), family=self.like is not None)
 
@@ -418,11 +420,6 @@ class PlanOptions(BudgetOptions):
     def _needing_chips(self) -> tuple[str, ...]:
         """As in BudgetOptions, with the mesh."""
         return (*super()._needing_chips, "mesh")
-
-    @property
-    def _memory_share(self) -> float:
-        """As in BudgetOptions; all of the memory for the paper's shapes."""
-        return 1.0 if self.shape.paper else super()._memory_share
 
     def _mesh_of(self, kind: str, count: int) -> Layout | None:
         """As in BudgetOptions. Raises UserError where the mesh does not divide the chips."""

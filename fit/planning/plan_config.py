@@ -174,7 +174,8 @@ def _published_recipe(law: Law, built: Buildable) -> tuple[list[str], list[str]]
     lines = []
     if _has_runs_tokenizer(law, built):
         runs = law.models.base_config
-        if runs not in (None, recipe.PAPERS_CONFIG):  # the paper's tokenizer is that of configs/pretrain.py
+        # the paper's tokenizer is that of configs/pretrain.py, and a config from elsewhere runs only where it is named
+        if runs is not None and runs != recipe.PAPERS_CONFIG and is_shipped(runs):
             begin, get_config = _start(runs, "runs")
             imported.append(begin.removeprefix("import runpy\n\n"))
             lines.append(f"config.data = {get_config}.data  # {sentences.CONFIG_TEXT}")

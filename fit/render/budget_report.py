@@ -100,7 +100,8 @@ def _frontier(problem: Problem, caption: str, plan: Plan | None, runs: Runs | No
 
 
 def _by_wall_clock_time(law: Law, options: PlanOptions, plan: Plan) -> Iterator[str]:
-    """The plans for the same hours on the chips by FLOPs and by modelled speed. Yields nothing without chips."""
+    """The plans for the same hours on the chips by FLOPs and by modelled speed. Yields nothing without chips, or where
+    no speed is modelled, as of the paper's shapes."""
     if plan.chips is None or plan.best.cost is None:
         return
     caption = "By wall-clock time"
@@ -118,9 +119,10 @@ def _by_wall_clock_time(law: Law, options: PlanOptions, plan: Plan) -> Iterator[
         yield f"<h2>{caption}</h2>\n<p>{elements.text(e)}</p>"
         return
     timed = plans[BY_CLOCK]
+    if timed.clock is None:
+        return
     chosen = plans[BY_FLOPS].best
     chips = f"{plan.chips.count} x {plan.chips.kind}"
-    assert timed.clock is not None
     if chosen.n_experts == timed.best.n_experts:
         sentence = f"{units.duration(hours)} on {chips} choose {chosen.n_experts} experts in both ways."
     else:

@@ -104,6 +104,17 @@ def test_a_config_file_that_is_not_ours_runs_only_if_it_is_named(tmp_path, capsy
         next_sweep.sweep_source(read, read.shaped(), {})
 
 
+def test_a_config_file_that_is_not_ours_does_not_run_beside_the_one_that_is_named(tmp_path, capsys, monkeypatch):
+    """Models far beyond the law's runs are trained by configs/pretrain.py on the text of those runs."""
+    monkeypatch.chdir(tmp_path)
+    law = fit_runs.write_demo_law(tmp_path / "law.json", base_config="theirs.py")
+    emit = tmp_path / "config.py"
+    ask = f"--law={law}", "--flops=1e20", "--base_config=configs/pretrain.py", f"--emit_config={emit}"
+    code, _, err = run(capsys, "plan", *ask)
+    assert code == 0, err
+    assert "from configs import pretrain as base" in emit.read_text() and "theirs" not in emit.read_text()
+
+
 def test_a_config_file_that_is_named_has_the_overrides_of_its_runs(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text("from configs.quickstart import get_config\n")

@@ -83,6 +83,15 @@ def test_compared_laws_answer_as_their_plans(capsys):
     assert found.constraints["hours"] == 100
 
 
+@pytest.mark.parametrize("budget", [dict(flops=1e21), dict(hours=100)])
+def test_compared_laws_have_the_papers_shapes_as_their_plans(budget):
+    limits = dict(chips="H100:64", shape="paper", **budget)
+    (row,) = fit.compare([LAW], **limits).laws
+    best = fit.plan(LAW, **limits).best
+    for name in ("n_experts", "n_active", "n_tokens", "loss"):
+        assert row[name] == best[name]
+
+
 def test_own_speeds_recalibrate_the_plan(capsys, tmp_path):
     """Speeds of chips that reach 0.6 of what is published: from four of them the plan finds those of all models."""
     path = tmp_path / "speeds.csv"

@@ -175,6 +175,13 @@ def test_loss_against_hours_is_that_of_plans_by_wall_clock_time(tmp_path, capsys
         assert message in capsys.readouterr().err
 
 
+def test_the_papers_shapes_have_no_hours_to_compare(tmp_path):
+    limits = "--flops=1e21 --chips=H100:64 --shape=paper"
+    out = tmp_path / "report.html"
+    assert command_line.run(["report", "--law=joint-moe-2025", f"--plan={limits}", f"--out={out}"]) == 0
+    assert "By wall-clock time" not in out.read_text()
+
+
 def test_isoflop_panels_stand_at_budgets_that_runs_have(pages):
     law = fit.load(OURS)
     runs = read_runs(fit.read(RUNS), law.form.columns, mix_corpora=True)
