@@ -107,7 +107,7 @@ def test_a_config_file_that_is_not_ours_runs_only_if_it_is_named(tmp_path, capsy
 def test_a_config_file_that_is_not_ours_does_not_run_beside_the_one_that_is_named(tmp_path, capsys, monkeypatch):
     """Models far beyond the law's runs are trained by configs/pretrain.py on the text of those runs."""
     monkeypatch.chdir(tmp_path)
-    law = fit_runs.write_demo_law(tmp_path / "law.json", base_config="theirs.py")
+    law = fit_runs.write_demo_law(tmp_path / "law.json", base_config="theirs/base.py")
     emit = tmp_path / "config.py"
     ask = f"--law={law}", "--flops=1e20", "--base_config=configs/pretrain.py", f"--emit_config={emit}"
     code, _, err = run(capsys, "plan", *ask)
