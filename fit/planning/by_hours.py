@@ -39,35 +39,50 @@ COARSE = Grid(
 
 
 def best_within_hours(problem: Problem, n_experts: Numbers) -> Optima:
-    """The best models within hours.
+    """The best models within hours. Where the hours are one number, they are those of `best_of`.
 
     Args:
-      problem: The problem, whose hours may be an array.
+      problem: The problem. Its hours may be an array; nothing then says what fixed the sizes.
       n_experts: As the law counts them.
     """
-    assert problem.constraints.hours is not None
-    arrays = np.broadcast_arrays(n_experts, problem.constraints.hours)
-    shape = arrays[0].shape
-    experts, hours = (np.asarray(array, float).ravel() for array in arrays)
-    columns = {name: np.full(experts.shape, np.nan) for name in COLUMNS}
-    bound = np.full(experts.shape, "", dtype=object)
-    for e in np.unique(experts):
-        rows = np.flatnonzero(experts == e)
-        for span in _spans(hours[rows]):
-            span_rows = rows[span]
-            best_columns = _best_columns(problem, float(e), hours[span_rows])
-            for name, column in columns.items():
-                column[span_rows] = best_columns[name]
-        if len(rows) == 1 and np.isfinite(columns["loss"][rows[0]]):
-            best = best_of(problem, float(e))
-            assert best is not None
-            bound[rows[0]] = size_bound(best)
-    feasible = np.isfinite(columns["loss"])
+    hours = problem.constraints.hours
+    assert hours is not None
+    if np.ndim(hours) == 0:
+        return _in_one_budget(problem, np.asarray(n_experts, float))
+    return _in_budgets(problem, *np.broadcast_arrays(np.asarray(n_experts, float), np.asarray(hours, float)))
+
+
+def _in_one_budget(problem: Problem, experts: Array) -> Optima:
+    """As best_within_hours, in one number of hours."""
+    optima = [best_of(problem, e) for e in experts.ravel().tolist()]
+    rows = [[math.nan] * len(COLUMNS) if best is None else [getattr(best, name) for name in COLUMNS] for best in optima]
+    columns = np.array(rows, float).reshape(-1, len(COLUMNS)).T
+    size_bounds = ["" if best is None else size_bound(best) for best in optima]
     return Optima(
-        n_experts=experts.reshape(shape),
-        **{name: column.reshape(shape) for name, column in columns.items()},
-        size_bound=bound.reshape(shape),
-        feasible=feasible.reshape(shape),
+        n_experts=experts,
+        **{name: column.reshape(experts.shape) for name, column in zip(COLUMNS, columns, strict=True)},
+        size_bound=np.array(size_bounds, dtype=object).reshape(experts.shape),
+        feasible=np.array([best is not None for best in optima], dtype=bool).reshape(experts.shape),
+    )
+
+
+def _in_budgets(problem: Problem, experts: Array, hours: Array) -> Optima:
+    """As best_within_hours, with arrays of one shape."""
+    columns = {name: np.full(experts.shape, np.nan) for name in COLUMNS}
+    for e in np.unique(experts):
+        of_e = experts == e
+        hours_of_e = hours[of_e]
+        columns_of_e = {name: np.full(hours_of_e.shape, np.nan) for name in COLUMNS}
+        for span in _spans(hours_of_e):
+            for name, column in _best_columns(problem, float(e), hours_of_e[span]).items():
+                columns_of_e[name][span] = column
+        for name, column in columns_of_e.items():
+            columns[name][of_e] = column
+    return Optima(
+        n_experts=experts,
+        **columns,
+        size_bound=np.full(experts.shape, "", dtype=object),
+        feasible=np.isfinite(columns["loss"]),
     )
 
 
@@ -220,6 +235,21 @@ class Best:
         return int(self.candidate.row[0])
 
     @property
+    def n_active(self) -> float:
+        """Parameters that a token uses, with embedding and head."""
+        return float(self.models.n_active[self.row])
+
+    @property
+    def n_total(self) -> float:
+        """All its parameters."""
+        return float(self.models.n_total[self.row])
+
+    @property
+    def d_model(self) -> float:
+        """Its width."""
+        return float(np.asarray(self.models.shape.d_model)[self.row])
+
+    @property
     def n_blocks(self) -> int:
         """Its depth."""
         return int(np.asarray(self.models.shape.n_blocks)[self.row])
@@ -247,6 +277,7 @@ def best_of(problem: Problem, e: float) -> Best | None:
     for candidates in candidates_within(problem, e, (hours, hours)):
         tokens = candidates.tokens(problem, hours)
         losses = loss_of(problem, candidates.models, candidates.row, tokens)
+        losses = np.where(np.isnan(losses), np.inf, losses)
         lowest = float(losses.min())
         if math.isfinite(lowest) and (best is None or lowest < best.loss):
             equal = np.flatnonzero(losses == lowest)
