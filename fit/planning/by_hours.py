@@ -19,7 +19,7 @@ from fit.model.architecture import Architecture, root
 from fit.planning import candidates as candidates_lib
 from fit.planning.candidates import Candidates
 from fit.planning.grid import Grid
-from fit.planning.model_grid import ModelGrid, loss_of, models_of
+from fit.planning.model_grid import ModelGrid, loss_of_shapes, models_of
 from fit.planning.optima import COLUMNS, Optima
 from fit.planning.problem import Problem
 from fit.planning.size_speeds import MOST_TOKENS, NEXT_SIZES
@@ -137,7 +137,7 @@ def in_draws(problem: Problem, e: float, speeds: Array, coefficients: ByName) ->
         best = _best_of_shapes(problem, candidates.models, shapes, tokens, drawn)
         more = best["n_tokens"][:, None] * (1 + GAIN)
         row = best["shape"][:, None]
-        loss = loss_of(problem, candidates.models, row, more, drawn)[:, 0]
+        loss = loss_of_shapes(problem, candidates.models, row, more, drawn)[:, 0]
         best["gain"] = np.log(best["loss"] / loss) / math.log1p(GAIN)
         by_recipe.append(best)
     return _best_of_recipes(by_recipe, len(speeds), (*COLUMNS, "gain"))
@@ -165,7 +165,7 @@ def _best_of_shapes(
       tokens: Training tokens, [n_rows, n_shapes].
       coefficients: By name, [n_rows, 1] each; the law's own where there are none.
     """
-    losses = loss_of(problem, models, shapes, tokens, coefficients)
+    losses = loss_of_shapes(problem, models, shapes, tokens, coefficients)
     losses = np.where(np.isnan(losses), np.inf, losses)
     best = np.argmin(losses, axis=1)
     rows = np.arange(len(losses))
@@ -276,7 +276,7 @@ def best_of(problem: Problem, e: float) -> Best | None:
     best = None
     for candidates in candidates_within(problem, e, (hours, hours)):
         tokens = candidates.tokens(problem, hours)
-        losses = loss_of(problem, candidates.models, candidates.row, tokens)
+        losses = loss_of_shapes(problem, candidates.models, candidates.row, tokens)
         losses = np.where(np.isnan(losses), np.inf, losses)
         lowest = float(losses.min())
         if math.isfinite(lowest) and (best is None or lowest < best.loss):
@@ -315,7 +315,7 @@ def near_optimal(problem: Problem, n_experts: Array, target: float) -> tuple[Arr
         sizes = []
         for candidates in candidates_within(problem, float(e), (hours, hours)):
             tokens = candidates.tokens(problem, hours)
-            losses = loss_of(problem, candidates.models, candidates.row, tokens)
+            losses = loss_of_shapes(problem, candidates.models, candidates.row, tokens)
             sizes.append(candidates.models.n_active[candidates.row[losses <= target]])
         sizes_within = np.concatenate(sizes) if sizes else EMPTY
         if len(sizes_within):
@@ -345,7 +345,7 @@ def best_architecture(
                 tokens = candidates.tokens(coarse, hours)
                 for architecture in alike:
                     variant = dataclasses.replace(coarse, architecture=architecture)
-                    losses = loss_of(variant, candidates.models, candidates.row, tokens)
+                    losses = loss_of_shapes(variant, candidates.models, candidates.row, tokens)
                     if losses.min() < lowest:
                         lowest = float(losses.min())
                         chosen = architecture
@@ -376,7 +376,7 @@ def _hours_to_reach(problem: Problem, candidates: Candidates, loss: float) -> fl
 
     def excess(log_tokens: Numbers) -> Numbers:
         """The loss of each shape above the one to reach."""
-        return loss_of(problem, candidates.models, rows, np.exp(log_tokens)) - loss
+        return loss_of_shapes(problem, candidates.models, rows, np.exp(log_tokens)) - loss
 
     needed = np.exp(root(excess, np.zeros(len(rows)), np.full(len(rows), math.log(most))))
     tokens = np.maximum(np.ceil(needed[of_row]), candidates.least)

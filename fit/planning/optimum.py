@@ -57,7 +57,7 @@ def compute_optimal(m: Numbers, mu: Numbers, n: Numbers, nu: Numbers, flops: Num
     return size, flops / (TRAINING * size)
 
 
-def loss_of(
+def loss_of_sizes(
     law: Law,
     architecture: Architecture,
     n_experts: Numbers,
@@ -65,7 +65,10 @@ def loss_of(
     n_tokens: Numbers,
     coefficients: ByName | None = None,
 ) -> Array:
-    """Loss of models of an architecture, in nats per token, whatever the law reads of them.
+    """Loss of models of an architecture in real numbers of parameters, in nats per token, whatever the law reads.
+
+    It applies where no shape is known: n_active has the architecture's own vocabulary, and the width follows from it.
+    For shapes of whole blocks, whose vocabulary may be padded, see model_grid.loss_of_shapes.
 
     Args:
       n_experts, n_active, n_tokens: of the models; they broadcast together.
@@ -236,7 +239,7 @@ class _SizeProblem:
     def _loss_on(self, n_active: Array, n_tokens: Array) -> Array:
         """Loss of these sizes on so many tokens."""
         law = self.problem.law
-        return loss_of(law, self.problem.architecture, self.n_experts, n_active, n_tokens, self.coefficients)
+        return loss_of_sizes(law, self.problem.architecture, self.n_experts, n_active, n_tokens, self.coefficients)
 
     def best_size(self) -> Array:
         """The best n_active under the budget alone: infinite where it is above all that are possible, else 0 where it
@@ -441,7 +444,7 @@ def near_optimal(problem: Problem, solved: Optima) -> tuple[Array, Array]:
     def excess(log_n: Numbers) -> Array:
         """The loss above the target, at this logarithm of the size."""
         n_active = np.exp(log_n)
-        return loss_of(law, architecture, solved.n_experts, n_active, constraints.tokens(n_active)) - target
+        return loss_of_sizes(law, architecture, solved.n_experts, n_active, constraints.tokens(n_active)) - target
 
     best = np.log(np.where(has_band, solved.n_active, 1.0))
     ends = []

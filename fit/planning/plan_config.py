@@ -6,7 +6,6 @@ one peak rate are set as the plan's recipe has them. Where neither serves the pl
 """
 
 import ast
-import math
 import os
 import pathlib
 import re
@@ -24,7 +23,7 @@ from fit.planning.buildable import Buildable
 from fit.planning.cost import BuildableCost
 from fit.planning.plan import Plan
 from fit.planning.recipe import PAPERS_LAW
-from fit.planning.training_chips import TrainingChips
+from fit.planning.training_chips import TrainingChips, nearest_experts_value
 
 FAR = 100  # times outside the fitted sizes and tokens: there a config tuned within them does not serve
 SHAPE = ("d_model", "n_blocks", "n_heads", "d_ff", "n_experts", "vocab_size")
@@ -278,7 +277,7 @@ def _docstring(plan: Plan, built: Buildable, base: str) -> str:
     """The docstring of the config: model, plan, what it extrapolates, and where its rate comes from."""
     constraints = dict(plan.constraints)
     if isinstance(constraints.get("flops"), dict):
-        constraints["flops"] = _flops_of(built, constraints["flops"])
+        constraints["flops"] = nearest_experts_value(constraints["flops"], built.experts_of_law)
     limits = ", ".join(f"{name} {value:g}" for name, value in constraints.items() if value)
     lines = [say(sentences.CONFIG_MODEL, **built), "", sentences.CONFIG_PLANNED.format(law=plan.law, given=limits)]
     if built.extrapolation:
@@ -288,12 +287,6 @@ def _docstring(plan: Plan, built: Buildable, base: str) -> str:
     if base == plan.base_config:
         lines += _recipe_lines(built)
     return "\n".join(lines).replace("\\", "/").replace('"', "'") + "\n"
-
-
-def _flops_of(built: Buildable, flops: dict[int, float]) -> float:
-    """The FLOPs of a model, of those by number of experts as the law counts them."""
-    nearest = min(flops, key=lambda e: abs(math.log(e / built.experts_of_law)))
-    return flops[nearest]
 
 
 def _recipe_lines(built: Buildable) -> list[str]:

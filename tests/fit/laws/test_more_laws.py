@@ -138,7 +138,7 @@ def test_fine_grained_counts_leave_the_embedding_out():
     """A plan's models are counted as the law counts them; the plan itself counts as always."""
     width = PAPER.d_model(1e9)
     total = (4 + 9 * 64) * width**3 / 64
-    loss = optimum.loss_of(FINE, PAPER, 64, 1e9, 2e10)
+    loss = optimum.loss_of_sizes(FINE, PAPER, 64, 1e9, 2e10)
     assert loss == pytest.approx(plain_fine(total, 2e10, 1), rel=1e-12)
     planned = planning.plan_within(Problem(FINE, PAPER, optimum.Constraints(flops=1e20), [8, 64]))
     assert "dense" not in planned  # its dense models follow another law
