@@ -29,10 +29,12 @@ from fit.model.step_counts import memory_by_tokens
 from fit.planning import grid as grid_lib
 from fit.planning import mesh, rates, recipe
 from fit.planning.model_grid import ModelGrid, loss_of_shapes, take
+from fit.planning.optima import BAND
 from fit.planning.problem import Problem
 
-BAND = 1e-3  # candidates that lose up to this share more are evaluated, too
-BAND_OF_DRAWS = 0.1  # the same for a law with draws: in a draw (odds.py) one of them may be the best
+# Candidates that lose up to this share more than the best are evaluated, too: BAND, or for a law with draws, in one of
+# which (odds.py) another may be the best, this much wider one.
+BAND_OF_DRAWS = 0.1
 CHUNK = 8  # shapes that are evaluated together at first
 GROWTH = 4  # factor by which more are evaluated together later
 STATE = 16  # bytes of a parameter on a device, at least: weight, two moments, gradient

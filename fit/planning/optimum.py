@@ -28,11 +28,10 @@ from fit.messages import sentences
 from fit.model.architecture import INFERENCE, TRAINING, Architecture, root
 from fit.planning import by_hours, infeasible
 from fit.planning.constraints import Constraints
-from fit.planning.optima import Optima
+from fit.planning.optima import BAND, Optima
 from fit.planning.problem import Problem
 from fit.planning.size_limits import SizeLimit, size_limits
 
-BAND = 1e-3  # near-optimal: within this share of the best loss
 NEAR = 1e-4  # as good as the best: within this share of its loss
 PLATEAU = 0.75  # where a model of this share of the best size is as good, larger ones gain nothing
 BELOW_SMALLEST = 1e-9  # a limit may hold the smallest model exactly, and rounding must not put it outside
@@ -325,7 +324,7 @@ def _size_problem(problem: Problem, n_experts: Numbers, coefficients: ByName) ->
     """The problem of `best_models`, with all numbers broadcast, its bounds, and whether it is feasible."""
     architecture = problem.architecture
     constraints = problem.constraints
-    limits = [limit for limit in (constraints.amount, constraints.memory_bytes) if limit is not None]
+    limits = [limit for limit in (constraints.budget, constraints.memory_bytes) if limit is not None]
     shape = np.broadcast(*coefficients.values(), n_experts, *limits).shape
     n_experts = np.broadcast_to(np.asarray(n_experts, float), shape)
     smallest = np.broadcast_to(architecture.n_active(architecture.smallest, n_experts), shape)

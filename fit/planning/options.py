@@ -348,9 +348,9 @@ class BudgetOptions(Options):
         chips = self.training_chips(experts)
         flops = self.flops
         hours = None
-        budget = "--flops"
+        budget_flag = "--flops"
         if self.hours is not None and chips is not None:
-            budget = sentences.HOURS_BUDGET.format(hours=self.hours, chips=self.chips)
+            budget_flag = sentences.HOURS_BUDGET.format(hours=self.hours, chips=self.chips)
             if self.is_by_time:
                 hours = self.hours
             else:
@@ -364,7 +364,7 @@ class BudgetOptions(Options):
             serving = Requirement(self.serve.tokens_per_second, self.serve.batch, serving_chips)
         return Constraints(
             flops=flops,
-            budget=budget,
+            budget_flag=budget_flag,
             memory_bytes=memory_bytes,
             bytes_per_parameter=self.bytes.weights,
             kv_tokens=self.kv_tokens,

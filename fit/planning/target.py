@@ -77,11 +77,11 @@ def least_flops(
     """
     if problem.is_by_hours:
         return by_hours.least_hours(problem, n_experts, loss)
-    least = problem.constraints.amount if least is None else least
+    least = problem.constraints.budget if least is None else least
 
-    def excess(log_amount: Numbers) -> Array:
+    def excess(log_budget: Numbers) -> Array:
         """By how much the best loss under budgets lies above the loss to reach."""
-        best = optimum.best_models(problem.with_amount(np.exp(log_amount)), n_experts)
+        best = optimum.best_models(problem.with_budget(np.exp(log_budget)), n_experts)
         return np.where(best.feasible, best.loss - loss, np.inf)
 
     low = np.log(least)

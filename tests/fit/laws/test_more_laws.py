@@ -173,7 +173,7 @@ def test_inference_optimum(coefficients, served, size, tokens, plain_size, plain
     quality = float(law.predict(plain_size, plain_tokens))
     problem = Problem(law, PAPER, optimum.Constraints(flops=1e22, inference_tokens=served))
     cheapest = target.least_flops(problem, 1.0, quality)
-    best = optimum.best_models(problem.with_amount(cheapest), 1.0)
+    best = optimum.best_models(problem.with_budget(cheapest), 1.0)
     assert best.n_active == pytest.approx(size, rel=digits) and best.n_tokens == pytest.approx(tokens, rel=digits)
     assert cheapest < 6 * plain_size * plain_tokens + 2 * plain_size * served
     assert best.loss == pytest.approx(quality, rel=1e-9)
