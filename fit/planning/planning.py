@@ -52,10 +52,6 @@ def plan(law: Law, options: PlanOptions) -> Plan:
     best = best_plan(law, options)
     given = options.given(PlanOptions)
     given.pop("verbose", None)  # of the text alone
-    model = best.buildable or best.best
-    energy = None
-    if best.chips is not None and model.cost is not None:
-        energy = cost.energy_of(best.chips, model.cost.training_hours)
     like = None
     if options.reference_model:
         like = compare.of_reference_model(options.reference_model, law, options.shape_fields, options.constraints())
@@ -65,7 +61,6 @@ def plan(law: Law, options: PlanOptions) -> Plan:
     return dataclasses.replace(
         best,
         answer_of=plan_answer.verbose if options.verbose else plan_answer.answer,
-        energy=energy,
         options=given,
         like=like,
         **tasks,
@@ -194,6 +189,10 @@ def plan_within(problem: Problem, reached: Target | None = None) -> Plan:
         overrides = run_recipe.overrides
     # cost
     chips = _training_chips(problem, optima, built)
+    training = (built or best).cost
+    energy = None
+    if chips is not None and training is not None:
+        energy = cost.energy_of(chips, training.training_hours)
     how_sure = odds.of_ranking(ranking, _hours(problem, best), built, chips)
     # what to know before trusting it
     findings = [
@@ -226,6 +225,7 @@ def plan_within(problem: Problem, reached: Target | None = None) -> Plan:
         repeats=repeats.repeats_of(problem, optima, best),
         clock=other_budget.against_other_budget(problem, ranking.best_by_median, compared),
         chips=chips,
+        energy=energy,
         problem=problem,
         answer_of=plan_answer.answer,
         explicit=("dense",) if dense_models.are_compared(problem) else (),
