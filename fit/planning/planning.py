@@ -11,6 +11,7 @@ from fit.errors import UserError
 from fit.fitted_law import expert_widths
 from fit.fitted_law.law import Law
 from fit.messages import sentences
+from fit.messages.finding import finding
 from fit.model.architecture import PAPER, Architecture
 from fit.planning import (
     buildable,
@@ -74,17 +75,17 @@ def best_plan(law: Law, options: PlanOptions) -> Plan:
       UserError: No model is feasible.
     """
     plans: list[tuple[Architecture, Plan]] = []
-    refusal = None
+    refusals: list[tuple[Architecture, UserError]] = []
     for architecture in options.architectures(law):
         try:
             plans.append((architecture, _plan_of_architecture(law, options, architecture)))
         except UserError as error:  # another of the architectures may be feasible
-            refusal = error
-    if refusal and not plans:
-        raise refusal
+            refusals.append((architecture, error))
+    if not plans:
+        raise refusals[-1][1]
     best = min((plan for _, plan in plans), key=_flops_or_loss)
     if options.shape.used is not None and len(options.shape.used) > 1:
-        best = _with_architectures(best, plans)
+        best = _with_architectures(best, plans, refusals)
     return best
 
 
@@ -95,15 +96,19 @@ def _flops_or_loss(plan: Plan) -> float:
     return plan.best.loss
 
 
-def _with_architectures(best: Plan, plans: list[tuple[Architecture, Plan]]) -> Plan:
-    """The best plan, with the best model of each architecture."""
+def _with_architectures(
+    best: Plan, plans: list[tuple[Architecture, Plan]], refusals: list[tuple[Architecture, UserError]]
+) -> Plan:
+    """The best plan, with the best model of each architecture, and findings on those with which none is feasible."""
     rows = []
     for architecture, plan in plans:
         best_of_width = {name: plan.best[name] for name in OF_ARCHITECTURES}
         rows.append(dict(active_width=architecture.active_width) | best_of_width)
     rows.sort(key=lambda row: row["active_width"])
     active_width = 1.0 if best.active_width is None else best.active_width  # the paper's own architecture has none
-    return dataclasses.replace(best, architectures=rows, active_width=active_width)
+    left_out = [finding("width_left_out", used=refused.active_width, why=str(error)) for refused, error in refusals]
+    findings = [*best.findings, *left_out]
+    return dataclasses.replace(best, architectures=rows, active_width=active_width, findings=findings)
 
 
 def _plan_of_architecture(law: Law, options: PlanOptions, architecture: Architecture) -> Plan:
