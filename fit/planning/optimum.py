@@ -25,6 +25,7 @@ from fit.errors import UserError
 from fit.fitted_law import law_counts
 from fit.fitted_law.law import Law
 from fit.messages import sentences
+from fit.messages.units import say
 from fit.model.architecture import INFERENCE, TRAINING, Architecture, root
 from fit.planning import by_hours, infeasible
 from fit.planning.constraints import Constraints
@@ -112,7 +113,7 @@ def _closed_form(reduced: Sequence[Numbers], n_experts: Array, constraints: Cons
     m, mu, n, nu = reduced
     if not (np.all(mu < 0) and np.all(nu < 0)):
         at = n_experts[(mu >= 0) | (nu >= 0)].ravel()[0]
-        raise UserError(sentences.NO_OPTIMUM.format(at=at, mu=np.max(mu), nu=np.max(nu)))
+        raise UserError(say(sentences.NO_OPTIMUM, at=at, mu=np.max(mu), nu=np.max(nu)))
     if constraints.flops is None:
         return np.inf
     if constraints.inference_tokens == 0:
@@ -259,7 +260,7 @@ class _SizeProblem:
         had_choice = top > self.smallest * (1 + 1e-5)
         rises = self.feasible & is_at_top & (top == of_one_token) & had_choice
         if np.any(rises):
-            raise UserError(sentences.RISES.format(at=self.n_experts[rises][0]))
+            raise UserError(say(sentences.RISES, at=self.n_experts[rises][0]))
         is_smallest = size < self.smallest * (1 + SEARCH_ERROR)
         return np.where(is_at_top & (top == self.largest), np.inf, np.where(is_smallest, 0, size))
 

@@ -12,6 +12,7 @@ from fit.fitted_law import expert_widths
 from fit.fitted_law.law import Law
 from fit.messages import sentences
 from fit.messages.finding import finding
+from fit.messages.units import say
 from fit.model.architecture import PAPER, Architecture
 from fit.planning import (
     buildable,
@@ -163,7 +164,7 @@ def _check_target(problem: Problem, options: PlanOptions) -> None:
     knows_nothing = math.log(vocab_size)
     if loss >= knows_nothing:
         sentence = sentences.TARGET_KNOWS_NOTHING
-        raise UserError(sentence.format(loss=loss, size=vocab_size, nothing=knows_nothing))
+        raise UserError(say(sentence, loss=loss, size=vocab_size, nothing=knows_nothing))
 
 
 def plan_within(problem: Problem, reached: Target | None = None) -> Plan:

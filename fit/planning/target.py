@@ -13,6 +13,7 @@ import numpy as np
 from fit.aliases import Array, Json, Numbers
 from fit.errors import UserError
 from fit.messages import sentences, units
+from fit.messages.units import say
 from fit.model.architecture import INFERENCE, training_flops
 from fit.planning import by_hours, optimum, size_speeds
 from fit.planning.optima import Optima
@@ -125,7 +126,7 @@ def reach(problem: Problem, loss: float) -> tuple[Problem, Target]:
     reached = [row for row in rows if row.flops is not None]
     if not reached:
         solved = optimum.best_of_each_number(problem.within(flops=units.LARGEST))
-        raise UserError(sentences.OUT_OF_REACH.format(loss=loss, least=np.nanmin(solved.loss)))
+        raise UserError(say(sentences.OUT_OF_REACH, loss=loss, least=np.nanmin(solved.loss)))
     chips = problem.constraints.chips
     if chips and isinstance(chips.mfu, dict):
         best = min(reached, key=operator.attrgetter("hours"))
