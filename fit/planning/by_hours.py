@@ -39,50 +39,37 @@ COARSE = Grid(
 
 
 def best_within_hours(problem: Problem, n_experts: Numbers) -> Optima:
-    """The best models within hours. Where the hours are one number, they are those of `best_of`.
+    """The best models within hours.
 
     Args:
-      problem: The problem. Its hours may be an array; nothing then says what fixed the sizes.
+      problem: The problem. Its hours may be an array; what fixed the sizes is then left open.
       n_experts: As the law counts them.
     """
-    hours = problem.constraints.hours
-    assert hours is not None
-    if np.ndim(hours) == 0:
-        return _in_one_budget(problem, np.asarray(n_experts, float))
-    return _in_budgets(problem, *np.broadcast_arrays(np.asarray(n_experts, float), np.asarray(hours, float)))
-
-
-def _in_one_budget(problem: Problem, experts: Array) -> Optima:
-    """As best_within_hours, in one number of hours."""
-    optima = [best_of(problem, e) for e in experts.ravel().tolist()]
-    rows = [[math.nan] * len(COLUMNS) if best is None else [getattr(best, name) for name in COLUMNS] for best in optima]
-    columns = np.array(rows, float).reshape(-1, len(COLUMNS)).T
-    size_bounds = ["" if best is None else size_bound(best) for best in optima]
-    return Optima(
-        n_experts=experts,
-        **{name: column.reshape(experts.shape) for name, column in zip(COLUMNS, columns, strict=True)},
-        size_bound=np.array(size_bounds, dtype=object).reshape(experts.shape),
-        feasible=np.array([best is not None for best in optima], dtype=bool).reshape(experts.shape),
-    )
-
-
-def _in_budgets(problem: Problem, experts: Array, hours: Array) -> Optima:
-    """As best_within_hours, with arrays of one shape."""
+    assert problem.constraints.hours is not None
+    budgets = np.asarray(problem.constraints.hours, float)
+    arrays = np.broadcast_arrays(np.asarray(n_experts, float), budgets)
+    shape = arrays[0].shape
+    experts, hours = (array.ravel() for array in arrays)
     columns = {name: np.full(experts.shape, np.nan) for name in COLUMNS}
+    bound = np.full(experts.shape, "", dtype=object)
     for e in np.unique(experts):
-        of_e = experts == e
-        hours_of_e = hours[of_e]
-        columns_of_e = {name: np.full(hours_of_e.shape, np.nan) for name in COLUMNS}
-        for span in _spans(hours_of_e):
-            for name, column in _best_columns(problem, float(e), hours_of_e[span]).items():
-                columns_of_e[name][span] = column
-        for name, column in columns_of_e.items():
-            columns[name][of_e] = column
+        rows = np.flatnonzero(experts == e)
+        for span in _spans(hours[rows]):
+            of_span = hours[rows[span]]
+            by_recipe = candidates_within(problem, float(e), (float(of_span.min()), float(of_span.max())))
+            for row in rows[span]:
+                best = _best_among(problem, by_recipe, float(hours[row]))
+                if best is None:
+                    continue
+                for name, column in columns.items():
+                    column[row] = getattr(best, name)
+                if budgets.ndim == 0:
+                    bound[row] = size_bound(best)
     return Optima(
-        n_experts=experts,
-        **columns,
-        size_bound=np.full(experts.shape, "", dtype=object),
-        feasible=np.isfinite(columns["loss"]),
+        n_experts=experts.reshape(shape),
+        **{name: column.reshape(shape) for name, column in columns.items()},
+        size_bound=bound.reshape(shape),
+        feasible=np.isfinite(columns["loss"]).reshape(shape),
     )
 
 
@@ -96,21 +83,6 @@ def _spans(hours: Array) -> list[Array]:
         else:
             groups.append([i])
     return [np.array(group) for group in groups]
-
-
-def _best_columns(problem: Problem, e: float, hours: Array) -> dict[str, Array]:
-    """The best models with one number of experts: {name of COLUMNS: values [n_rows]}, NaN where there is none.
-
-    Args:
-      problem: The problem.
-      e: The number of experts, as the law counts them.
-      hours: The budget of each row, within SPAN of one another.
-    """
-    by_recipe = []
-    for candidates in candidates_within(problem, e, (float(hours.min()), float(hours.max()))):
-        shapes, tokens = _most_tokens(problem, candidates, hours)
-        by_recipe.append(_best_of_shapes(problem, candidates.models, shapes, tokens))
-    return _best_of_recipes(by_recipe, len(hours))
 
 
 def in_draws(problem: Problem, e: float, speeds: Array, coefficients: ByName) -> dict[str, Array]:
@@ -140,7 +112,7 @@ def in_draws(problem: Problem, e: float, speeds: Array, coefficients: ByName) ->
         loss = loss_of_shapes(problem, candidates.models, row, more, drawn)[:, 0]
         best["gain"] = np.log(best["loss"] / loss) / math.log1p(GAIN)
         by_recipe.append(best)
-    return _best_of_recipes(by_recipe, len(speeds), (*COLUMNS, "gain"))
+    return _best_of_recipes(by_recipe, len(speeds))
 
 
 def _most_tokens(problem: Problem, candidates: Candidates, hours: Array) -> tuple[Array, Array]:
@@ -154,16 +126,16 @@ def _most_tokens(problem: Problem, candidates: Candidates, hours: Array) -> tupl
 
 
 def _best_of_shapes(
-    problem: Problem, models: ModelGrid, shapes: Array, tokens: Array, coefficients: ByName | None = None
+    problem: Problem, models: ModelGrid, shapes: Array, tokens: Array, coefficients: ByName
 ) -> dict[str, Array]:
-    """The best shape of one recipe in each row, by name of COLUMNS, and its index `shape`; loss is infinite for none.
+    """The best shape of one recipe in each draw, by name of COLUMNS, and its index `shape`; loss is infinite for none.
 
     Args:
       problem: The problem.
       models: The shapes.
       shapes: Which of them, [n_shapes].
-      tokens: Training tokens, [n_rows, n_shapes].
-      coefficients: By name, [n_rows, 1] each; the law's own where there are none.
+      tokens: Training tokens, [n_draws, n_shapes].
+      coefficients: By name, [n_draws, 1] each; empty for the law's own.
     """
     losses = loss_of_shapes(problem, models, shapes, tokens, coefficients)
     losses = np.where(np.isnan(losses), np.inf, losses)
@@ -179,11 +151,9 @@ def _best_of_shapes(
     )
 
 
-def _best_of_recipes(
-    by_recipe: list[dict[str, Array]], n_rows: int, names: Sequence[str] = COLUMNS
-) -> dict[str, Array]:
-    """The best of all recipes in each row, by name; NaN where there is none."""
-    columns = {name: np.full(n_rows, np.nan) for name in names}
+def _best_of_recipes(by_recipe: list[dict[str, Array]], n_rows: int) -> dict[str, Array]:
+    """The best of all recipes in each draw, by name; NaN where there is none."""
+    columns = {name: np.full(n_rows, np.nan) for name in (*COLUMNS, "gain")}
     lowest = np.full(n_rows, np.inf)
     for best in by_recipe:
         is_better = best["loss"] < lowest
@@ -273,8 +243,13 @@ class Best:
 def best_of(problem: Problem, e: float) -> Best | None:
     """The best candidate with one number of experts in the problem's hours; None where chips train none."""
     hours = problem.budget_hours
+    return _best_among(problem, candidates_within(problem, e, (hours, hours)), hours)
+
+
+def _best_among(problem: Problem, by_recipe: list[Candidates], hours: float) -> Best | None:
+    """The best of these candidates in so many hours; None where none can be trained in them."""
     best = None
-    for candidates in candidates_within(problem, e, (hours, hours)):
+    for candidates in by_recipe:
         tokens = candidates.tokens(problem, hours)
         losses = loss_of_shapes(problem, candidates.models, candidates.row, tokens)
         losses = np.where(np.isnan(losses), np.inf, losses)
