@@ -487,7 +487,7 @@ def test_a_plan_by_flops_prices_what_a_plan_by_hours_emits():
 
 def test_budgets_together_answer_as_each_alone():
     """Hours in an array share candidates, and have the best of each number of hours alone, in counts and loss."""
-    hours = np.array([[1.0, 30.0, 31.0], [1e-9, 100.0, 1e5]])
+    hours = np.array([[1.0, 30.0, 31.0], [1e-15, 100.0, 1e5]])
     problem = asked(JOINT, "H100:61", 100, layouts=COARSE)
     together = optimum.best_models(problem.with_budget(hours), 8.0)
     assert together.loss.shape == hours.shape and not together.feasible[1, 0]
