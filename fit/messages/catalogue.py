@@ -72,6 +72,7 @@ CATALOGUE = {
         "{vocab_size:,} tokens, which take the FLOPs and add little to what its blocks learn",
         URGENT,
     ),
+    "width_left_out": Kind("--shape=used:{used:g} is left out of the comparison: {why}"),
     # its draws
     "undecided": Kind("the best number of experts is undecided: of {draws} draws it is {wins}"),
     "forms_disagree": Kind(

@@ -35,7 +35,6 @@ NO_SPEED_OF_CHIPS = (
     "--speeds={path}: expected rows of {kind}, the kind of --chips, found none. The column chip names the kind of "
     "each row"
 )
-SPEEDS_NEED_TIME = "--speeds needs --chips, without --mfu and --shape=paper"
 NOTHING_TRAINED = "no mesh of {count} x {kind} trains a model of {e:g} experts"
 INFERENCE_SHARE = " ({inference:.4g} of it for --inference_tokens)"
 NO_OPTIMUM = (
@@ -55,11 +54,6 @@ NO_MFU = (
     "--mfu={value}: found {found}, expected a number from 1e-6 to 1, or JSON of such by number of experts, as "
     '{{"1": 0.45, "8": 0.38}}'
 )
-MFU_MISSING = (
-    "--mfu={value}: expected a number for E = {missing}, found only {known}. --experts names the numbers of experts "
-    "to compare"
-)
-ONE_MFU = "--mfu={value}: the compared laws have different numbers of experts: give one number"
 REPEATS_OWN_COUNTS = (
     "--epochs: --law={law} counts sizes without the embedding, so the worth of repeated text is not known. Leave "
     "--epochs out, or choose another law, such as joint-moe-2025"
@@ -68,10 +62,6 @@ NO_REPEATS = (
     "--epochs: the {form} law is no Chinchilla law at each number of experts, so the worth of its repeated text is "
     "not known"
 )
-TOO_FEW_EPOCHS = "--epochs={value:g}: expected a number from 1 up"
-NO_WHOLE_CHOICE = "--shape={value}: experts of granularity {split:g}, {shared} of them shared, cannot make up {used:g}"
-USED_OF_MIXTURES = "--shape={value}: --law={law} is a law of dense models"
-MESH_OF_CHIPS = "--mesh=expert:{expert},model:{model} does not divide the {count} chips of --chips"
 NO_SUCH_MESH = (
     "{flags}: no model of the plan divides over such a mesh and fits into its devices: leave the mesh to the plan"
 )
@@ -166,12 +156,7 @@ KNOWN = (
 
 # The config of a plan.
 NOTHING_BUILT = "--emit_config: no model of whole blocks meets the constraints"
-SEVERAL_CONFIGS = "its runs had {count} configs: {names}"
-NO_CONFIG = "it names no config"
 OPEN_CONFIG = "--emit_config: --law={law} does not say how its runs were trained: {why}{another}"
-OTHER_VOCABULARY = (
-    "--emit_config: the tokenizer of {base} goes with a vocabulary of {known:,}, the model has {asked:,}{another}"
-)
 FAR_FROM_CONFIG = (
     "--emit_config: {outside}; learning rate, batch and warm-up of {base} were tuned far from there{another}"
 )
@@ -179,17 +164,6 @@ FOREIGN_CONFIG = (
     "--{flag}: the law {law} was fitted to runs of the config file {base}, which is none of jmoe's own and would run "
     "with the training. If you trust it, add --base_config={base}"
 )
-CONFIG_MODEL = (
-    "{n_experts} experts, {n_active:amount} active and {n_total:amount} total parameters, {n_tokens:amount} tokens; "
-    "predicted loss {loss:.4f} nats per token."
-)
-CONFIG_PLANNED = "Planned by the law {law} under: {given}."
-CONFIG_OUTSIDE = "It is {outside}."
-CONFIG_LAYOUT = "for {count} x {kind}, a mesh of {data} x {expert} x {model}: fit plan --chips for others"
-CONFIG_MICROBATCH = "what {count} x {kind} hold at once"
-CONFIG_EXACT = "Exactly {exact_parameters:,} parameters and {exact_training_flops:.4g} training FLOPs."
-CONFIG_RATE = "The peak learning rate is {learning_rate:.4e} ({learning_rate_from})."
-CONFIG_RATE_RANGE = "The peak learning rate is {learning_rate:.2e}; {low:.2g} to {high:.2g} by {learning_rate_from}."
 CONFIG_RATE_OF_LAWS = "{low:.2g} to {high:.2g} by {source}"
 CONFIG_BATCH_OF_LAWS = "{low:amount} to {high:amount} by {source}"
 CONFIG_TEXT = "the text and the tokenizer of the law's runs"

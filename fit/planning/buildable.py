@@ -1,7 +1,6 @@
 """The model to build, with its recipe and, on chips, its mesh. The trainer starts it as it is emitted."""
 
 import dataclasses
-from typing import Any
 
 from fit.aliases import Json
 from fit.errors import UserError
@@ -30,8 +29,9 @@ class Buildable(Record):
     models of the paper's shape.
 
     Attributes:
-      n_experts: As the trainer counts them; with --shape=paper as the law does.
-      law_experts: As the law counts them; None with --shape=paper.
+      n_experts: The number of `experts_of_trainer`; in the paper's shape that of `experts_of_law`. Read those two.
+      routed_experts: As the trainer counts them, only in the paper's shape where the law counts them otherwise.
+      law_experts: As the law counts them; None in the paper's shape, whose n_experts it is.
       exact_parameters: Every weight, with norms and routers.
       loss_of_building: By how much its loss is above that of the best optimum.
       batch_range: The lowest and the highest batch by the laws of the recipe.
@@ -89,13 +89,13 @@ class Buildable(Record):
     cost: BuildableCost | None = optional()
 
     @property
-    def experts_of_law(self) -> Any:
-        """The number of experts as the law counts them."""
+    def experts_of_law(self) -> float:
+        """The number of experts as the law counts them: perhaps no whole number, where experts are narrow."""
         return self.n_experts if self.law_experts is None else self.law_experts
 
     @property
     def experts_of_trainer(self) -> int:
-        """The number of experts as the trainer counts them."""
+        """The number of experts as the trainer counts them: config.model.n_experts."""
         return self.n_experts if self.routed_experts is None else self.routed_experts
 
     @property

@@ -19,7 +19,7 @@ from fit.model.architecture import Architecture, root
 from fit.planning import candidates as candidates_lib
 from fit.planning.candidates import Candidates
 from fit.planning.grid import Grid
-from fit.planning.model_grid import ModelGrid, loss_of, models_of
+from fit.planning.model_grid import ModelGrid, loss_of_shapes, models_of
 from fit.planning.optima import COLUMNS, Optima
 from fit.planning.problem import Problem
 from fit.planning.size_speeds import MOST_TOKENS, NEXT_SIZES
@@ -42,32 +42,34 @@ def best_within_hours(problem: Problem, n_experts: Numbers) -> Optima:
     """The best models within hours.
 
     Args:
-      problem: The problem, whose hours may be an array.
+      problem: The problem. Its hours may be an array; what fixed the sizes is then left open.
       n_experts: As the law counts them.
     """
     assert problem.constraints.hours is not None
-    arrays = np.broadcast_arrays(n_experts, problem.constraints.hours)
+    budgets = np.asarray(problem.constraints.hours, float)
+    arrays = np.broadcast_arrays(np.asarray(n_experts, float), budgets)
     shape = arrays[0].shape
-    experts, hours = (np.asarray(array, float).ravel() for array in arrays)
+    experts, hours = (array.ravel() for array in arrays)
     columns = {name: np.full(experts.shape, np.nan) for name in COLUMNS}
     bound = np.full(experts.shape, "", dtype=object)
     for e in np.unique(experts):
         rows = np.flatnonzero(experts == e)
         for span in _spans(hours[rows]):
-            span_rows = rows[span]
-            best_columns = _best_columns(problem, float(e), hours[span_rows])
-            for name, column in columns.items():
-                column[span_rows] = best_columns[name]
-        if len(rows) == 1 and np.isfinite(columns["loss"][rows[0]]):
-            best = best_of(problem, float(e))
-            assert best is not None
-            bound[rows[0]] = size_bound(best)
-    feasible = np.isfinite(columns["loss"])
+            of_span = hours[rows[span]]
+            by_recipe = candidates_within(problem, float(e), (float(of_span.min()), float(of_span.max())))
+            for row in rows[span]:
+                best = _best_among(problem, by_recipe, float(hours[row]))
+                if best is None:
+                    continue
+                for name, column in columns.items():
+                    column[row] = getattr(best, name)
+                if budgets.ndim == 0:
+                    bound[row] = size_bound(best)
     return Optima(
         n_experts=experts.reshape(shape),
         **{name: column.reshape(shape) for name, column in columns.items()},
         size_bound=bound.reshape(shape),
-        feasible=feasible.reshape(shape),
+        feasible=np.isfinite(columns["loss"]).reshape(shape),
     )
 
 
@@ -81,21 +83,6 @@ def _spans(hours: Array) -> list[Array]:
         else:
             groups.append([i])
     return [np.array(group) for group in groups]
-
-
-def _best_columns(problem: Problem, e: float, hours: Array) -> dict[str, Array]:
-    """The best models with one number of experts: {name of COLUMNS: values [n_rows]}, NaN where there is none.
-
-    Args:
-      problem: The problem.
-      e: The number of experts, as the law counts them.
-      hours: The budget of each row, within SPAN of one another.
-    """
-    by_recipe = []
-    for candidates in candidates_within(problem, e, (float(hours.min()), float(hours.max()))):
-        shapes, tokens = _most_tokens(problem, candidates, hours)
-        by_recipe.append(_best_of_shapes(problem, candidates.models, shapes, tokens))
-    return _best_of_recipes(by_recipe, len(hours))
 
 
 def in_draws(problem: Problem, e: float, speeds: Array, coefficients: ByName) -> dict[str, Array]:
@@ -122,10 +109,10 @@ def in_draws(problem: Problem, e: float, speeds: Array, coefficients: ByName) ->
         best = _best_of_shapes(problem, candidates.models, shapes, tokens, drawn)
         more = best["n_tokens"][:, None] * (1 + GAIN)
         row = best["shape"][:, None]
-        loss = loss_of(problem, candidates.models, row, more, drawn)[:, 0]
+        loss = loss_of_shapes(problem, candidates.models, row, more, drawn)[:, 0]
         best["gain"] = np.log(best["loss"] / loss) / math.log1p(GAIN)
         by_recipe.append(best)
-    return _best_of_recipes(by_recipe, len(speeds), (*COLUMNS, "gain"))
+    return _best_of_recipes(by_recipe, len(speeds))
 
 
 def _most_tokens(problem: Problem, candidates: Candidates, hours: Array) -> tuple[Array, Array]:
@@ -139,18 +126,18 @@ def _most_tokens(problem: Problem, candidates: Candidates, hours: Array) -> tupl
 
 
 def _best_of_shapes(
-    problem: Problem, models: ModelGrid, shapes: Array, tokens: Array, coefficients: ByName | None = None
+    problem: Problem, models: ModelGrid, shapes: Array, tokens: Array, coefficients: ByName
 ) -> dict[str, Array]:
-    """The best shape of one recipe in each row, by name of COLUMNS, and its index `shape`; loss is infinite for none.
+    """The best shape of one recipe in each draw, by name of COLUMNS, and its index `shape`; loss is infinite for none.
 
     Args:
       problem: The problem.
       models: The shapes.
       shapes: Which of them, [n_shapes].
-      tokens: Training tokens, [n_rows, n_shapes].
-      coefficients: By name, [n_rows, 1] each; the law's own where there are none.
+      tokens: Training tokens, [n_draws, n_shapes].
+      coefficients: By name, [n_draws, 1] each; empty for the law's own.
     """
-    losses = loss_of(problem, models, shapes, tokens, coefficients)
+    losses = loss_of_shapes(problem, models, shapes, tokens, coefficients)
     losses = np.where(np.isnan(losses), np.inf, losses)
     best = np.argmin(losses, axis=1)
     rows = np.arange(len(losses))
@@ -164,11 +151,9 @@ def _best_of_shapes(
     )
 
 
-def _best_of_recipes(
-    by_recipe: list[dict[str, Array]], n_rows: int, names: Sequence[str] = COLUMNS
-) -> dict[str, Array]:
-    """The best of all recipes in each row, by name; NaN where there is none."""
-    columns = {name: np.full(n_rows, np.nan) for name in names}
+def _best_of_recipes(by_recipe: list[dict[str, Array]], n_rows: int) -> dict[str, Array]:
+    """The best of all recipes in each draw, by name; NaN where there is none."""
+    columns = {name: np.full(n_rows, np.nan) for name in (*COLUMNS, "gain")}
     lowest = np.full(n_rows, np.inf)
     for best in by_recipe:
         is_better = best["loss"] < lowest
@@ -220,6 +205,21 @@ class Best:
         return int(self.candidate.row[0])
 
     @property
+    def n_active(self) -> float:
+        """Parameters that a token uses, with embedding and head."""
+        return float(self.models.n_active[self.row])
+
+    @property
+    def n_total(self) -> float:
+        """All its parameters."""
+        return float(self.models.n_total[self.row])
+
+    @property
+    def d_model(self) -> float:
+        """Its width."""
+        return float(np.asarray(self.models.shape.d_model)[self.row])
+
+    @property
     def n_blocks(self) -> int:
         """Its depth."""
         return int(np.asarray(self.models.shape.n_blocks)[self.row])
@@ -243,10 +243,16 @@ class Best:
 def best_of(problem: Problem, e: float) -> Best | None:
     """The best candidate with one number of experts in the problem's hours; None where chips train none."""
     hours = problem.budget_hours
+    return _best_among(problem, candidates_within(problem, e, (hours, hours)), hours)
+
+
+def _best_among(problem: Problem, by_recipe: list[Candidates], hours: float) -> Best | None:
+    """The best of these candidates in so many hours; None where none can be trained in them."""
     best = None
-    for candidates in candidates_within(problem, e, (hours, hours)):
+    for candidates in by_recipe:
         tokens = candidates.tokens(problem, hours)
-        losses = loss_of(problem, candidates.models, candidates.row, tokens)
+        losses = loss_of_shapes(problem, candidates.models, candidates.row, tokens)
+        losses = np.where(np.isnan(losses), np.inf, losses)
         lowest = float(losses.min())
         if math.isfinite(lowest) and (best is None or lowest < best.loss):
             equal = np.flatnonzero(losses == lowest)
@@ -284,7 +290,7 @@ def near_optimal(problem: Problem, n_experts: Array, target: float) -> tuple[Arr
         sizes = []
         for candidates in candidates_within(problem, float(e), (hours, hours)):
             tokens = candidates.tokens(problem, hours)
-            losses = loss_of(problem, candidates.models, candidates.row, tokens)
+            losses = loss_of_shapes(problem, candidates.models, candidates.row, tokens)
             sizes.append(candidates.models.n_active[candidates.row[losses <= target]])
         sizes_within = np.concatenate(sizes) if sizes else EMPTY
         if len(sizes_within):
@@ -314,7 +320,7 @@ def best_architecture(
                 tokens = candidates.tokens(coarse, hours)
                 for architecture in alike:
                     variant = dataclasses.replace(coarse, architecture=architecture)
-                    losses = loss_of(variant, candidates.models, candidates.row, tokens)
+                    losses = loss_of_shapes(variant, candidates.models, candidates.row, tokens)
                     if losses.min() < lowest:
                         lowest = float(losses.min())
                         chosen = architecture
@@ -345,7 +351,7 @@ def _hours_to_reach(problem: Problem, candidates: Candidates, loss: float) -> fl
 
     def excess(log_tokens: Numbers) -> Numbers:
         """The loss of each shape above the one to reach."""
-        return loss_of(problem, candidates.models, rows, np.exp(log_tokens)) - loss
+        return loss_of_shapes(problem, candidates.models, rows, np.exp(log_tokens)) - loss
 
     needed = np.exp(root(excess, np.zeros(len(rows)), np.full(len(rows), math.log(most))))
     tokens = np.maximum(np.ceil(needed[of_row]), candidates.least)

@@ -28,11 +28,13 @@ from fit.model.step_cost import StepCost, step_cost
 from fit.model.step_counts import memory_by_tokens
 from fit.planning import grid as grid_lib
 from fit.planning import mesh, rates, recipe
-from fit.planning.model_grid import ModelGrid, loss_of, take
+from fit.planning.model_grid import ModelGrid, loss_of_shapes, take
+from fit.planning.optima import BAND
 from fit.planning.problem import Problem
 
-BAND = 1e-3  # candidates that lose up to this share more are evaluated, too
-BAND_OF_DRAWS = 0.1  # the same for a law with draws: in a draw (odds.py) one of them may be the best
+# Candidates that lose up to this share more than the best are evaluated, too: BAND, or for a law with draws, in one of
+# which (odds.py) another may be the best, this much wider one.
+BAND_OF_DRAWS = 0.1
 CHUNK = 8  # shapes that are evaluated together at first
 GROWTH = 4  # factor by which more are evaluated together later
 STATE = 16  # bytes of a parameter on a device, at least: weight, two moments, gradient
@@ -171,7 +173,7 @@ def in_hours(problem: Problem, by_recipe: list[ModelGrid], hours: tuple[float, f
         parts = []
         for part in search.in_order():
             parts.append(part)
-            losses = loss_of(problem, search.models, part.row, part.tokens(problem, hours[0]))
+            losses = loss_of_shapes(problem, search.models, part.row, part.tokens(problem, hours[0]))
             at_most = min(at_most, float(losses.min()))
             search.at_most = at_most * more
         if parts:
@@ -271,7 +273,7 @@ class _Search:
 
     def bound(self, rows: Array, chips: Numbers) -> Array:
         """A lower bound of the loss of shapes on so many chips."""
-        return loss_of(self.problem, self.models, rows, self.tokens(rows, chips))
+        return loss_of_shapes(self.problem, self.models, rows, self.tokens(rows, chips))
 
     def in_order(self) -> Iterator[Candidates]:
         """The candidates whose bound is at most at_most, from the least bound on.
@@ -393,7 +395,7 @@ class _Search:
             is_allowed &= most >= self.problem.tokens(self.hours[0], self.fastest[pairs.row, None])
         i, j = np.nonzero(is_allowed)
         if self.n_tokens is None:
-            bound = loss_of(self.problem, models, pairs.row[i], np.minimum(tokens, most)[i, j])
+            bound = loss_of_shapes(self.problem, models, pairs.row[i], np.minimum(tokens, most)[i, j])
             i, j = i[bound <= self.at_most], j[bound <= self.at_most]
         return i, batch[i, j], least[i, j], most[i, j]
 

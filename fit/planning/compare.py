@@ -383,7 +383,7 @@ def _dense(problem: Problem, shared: SharedProblem, loss: float) -> DenseAnswer 
     if constraints.has_budget:
         needed = target.least_flops(best.problem, 1.0, loss)
         name = "hours_ratio" if best.problem.is_by_hours else "flops_ratio"
-        ratio = {name: None if needed is None else needed / constraints.amount}
+        ratio = {name: None if needed is None else needed / constraints.budget}
     return DenseAnswer(
         **model,
         law=dense_law.name,

@@ -30,7 +30,7 @@ class Constraints:
       max_tokens: the training tokens there are.
       epochs: how often each training token may be read; None stands for once.
       chips: those that must hold the training.
-      budget: the flags that gave the FLOPs, for errors.
+      budget_flag: the flags that gave the budget, for errors.
       hours: on the chips, as the budget instead of FLOPs: each model trains at its own modelled speed.
       serving: how fast the model must decode, and on which chips.
       request: what the user fixes of shape and mesh; None stands for whole blocks and heads of the paper's shape.
@@ -45,7 +45,7 @@ class Constraints:
     max_tokens: Opt = None
     epochs: float | None = None
     chips: Chips | None = None
-    budget: str = "--flops"
+    budget_flag: str = "--flops"
     hours: Opt = None
     serving: Requirement | None = None
     request: ShapeRequest | None = None
@@ -56,7 +56,7 @@ class Constraints:
         return self.flops is not None or self.hours is not None
 
     @property
-    def amount(self) -> Any:
+    def budget(self) -> Any:
         """The budget: hours where these are it, else FLOPs."""
         return self.flops if self.hours is None else self.hours
 
@@ -67,7 +67,7 @@ class Constraints:
 
     def to_json(self) -> Json:
         """{name: value} of those that are not None, ready for JSON. The chips have their own place in a plan."""
-        left_out = ("chips", "budget", "hours", "serving", "request")
+        left_out = ("chips", "budget_flag", "hours", "serving", "request")
         fields = {name: value for name, value in vars(self).items() if value is not None and name not in left_out}
         if self.serving is not None:
             fields["serve_tokens_per_second"] = self.serving.tokens_per_second

@@ -68,14 +68,14 @@ def against_dense(problem: Problem, best: Optimum) -> DenseComparison | None:
     if not are_compared(problem):
         return None
     problem = problem.at(best.n_experts)
-    amount = problem.constraints.amount
+    budget = problem.constraints.budget
     solved = optimum.best_models(problem, 1.0)
     if not solved.feasible:
         return None
-    needed = amount  # of the best itself, whose loss rounding may leave just out of reach
+    needed = budget  # of the best itself, whose loss rounding may leave just out of reach
     if best.n_experts > 1:
         needed = target.least_flops(problem, 1.0, best.loss)
-    saved = None if needed is None else 1 - amount / needed
+    saved = None if needed is None else 1 - budget / needed
     if problem.is_by_hours:
         savings = dict(hours_for_the_same_loss=needed, hours_saved=saved)
     else:

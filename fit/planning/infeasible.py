@@ -56,7 +56,7 @@ def reason(problem: Problem, n_experts: ArrayLike) -> Reason:
     if problem.is_by_hours:
         return _hours(problem, e)
     values = dict(
-        budget=problem.constraints.budget,
+        budget=problem.constraints.budget_flag,
         smallest=_smallest(problem, e),
         need=needed_flops,
         limit=flops,
@@ -110,4 +110,4 @@ def _hours(problem: Problem, e: float) -> Reason:
         return Reason(sentences.NOTHING_TIMED, _chips(problem))
     if not size_speeds.trains_any(problem, e):
         return Reason(sentences.NOTHING_TRAINED, dict(e=e, **_chips(problem)))
-    return Reason(sentences.HOURS_TOO_FEW, dict(budget=problem.constraints.budget, smallest=_smallest(problem, e)))
+    return Reason(sentences.HOURS_TOO_FEW, dict(budget=problem.constraints.budget_flag, smallest=_smallest(problem, e)))

@@ -130,6 +130,6 @@ def _by_flops(problem: Problem, e: float, draws: Draws) -> ByName:
     solved = optimum.best_models(problem, np.full(draws.n, e), coefficients)
     n_tokens = solved.n_tokens
     more_tokens = n_tokens * (1 + by_hours.GAIN)
-    more = optimum.loss_of(law, problem.architecture, e, solved.n_active, more_tokens, coefficients)
+    more = optimum.loss_of_sizes(law, problem.architecture, e, solved.n_active, more_tokens, coefficients)
     gain = np.log(solved.loss / more) / math.log1p(by_hours.GAIN)
     return dict(loss=solved.loss, gain=gain, n_active=solved.n_active, n_tokens=n_tokens, d_model=solved.d_model)

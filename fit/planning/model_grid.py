@@ -78,10 +78,13 @@ def take(shape: ModelShape, rows: Array) -> ModelShape:
     return ModelShape(**{name: value[rows] if np.ndim(value) else value for name, value in fields.items()})
 
 
-def loss_of(
+def loss_of_shapes(
     problem: Problem, models: ModelGrid, rows: Array | slice, n_tokens: Array, coefficients: ByName | None = None
 ) -> Array:
     """The law's loss of shapes on so many tokens, infinite on less than one.
+
+    It applies to models that can be built: their own counts are read, less the parameters of embedding and head that
+    the law does not count. For sizes without a shape see optimum.loss_of_sizes.
 
     Args:
       problem: With the law.

@@ -9,6 +9,7 @@ import numpy as np
 from fit.aliases import Json
 
 COLUMNS = ("n_active", "n_total", "n_tokens", "loss", "d_model")  # numbers of Optima
+BAND = 1e-3  # near-optimal: within this share of the best loss; a search by hours evaluates all such candidates
 
 
 @dataclasses.dataclass(frozen=True)

@@ -25,14 +25,14 @@ from fit.errors import UserError
 from fit.fitted_law import law_counts
 from fit.fitted_law.law import Law
 from fit.messages import sentences
+from fit.messages.units import say
 from fit.model.architecture import INFERENCE, TRAINING, Architecture, root
 from fit.planning import by_hours, infeasible
 from fit.planning.constraints import Constraints
-from fit.planning.optima import Optima
+from fit.planning.optima import BAND, Optima
 from fit.planning.problem import Problem
 from fit.planning.size_limits import SizeLimit, size_limits
 
-BAND = 1e-3  # near-optimal: within this share of the best loss
 NEAR = 1e-4  # as good as the best: within this share of its loss
 PLATEAU = 0.75  # where a model of this share of the best size is as good, larger ones gain nothing
 BELOW_SMALLEST = 1e-9  # a limit may hold the smallest model exactly, and rounding must not put it outside
@@ -57,7 +57,7 @@ def compute_optimal(m: Numbers, mu: Numbers, n: Numbers, nu: Numbers, flops: Num
     return size, flops / (TRAINING * size)
 
 
-def loss_of(
+def loss_of_sizes(
     law: Law,
     architecture: Architecture,
     n_experts: Numbers,
@@ -65,7 +65,10 @@ def loss_of(
     n_tokens: Numbers,
     coefficients: ByName | None = None,
 ) -> Array:
-    """Loss of models of an architecture, in nats per token, whatever the law reads of them.
+    """Loss of models of an architecture in real numbers of parameters, in nats per token, whatever the law reads.
+
+    It applies where no shape is known: n_active has the architecture's own vocabulary, and the width follows from it.
+    For shapes of whole blocks, whose vocabulary may be padded, see model_grid.loss_of_shapes.
 
     Args:
       n_experts, n_active, n_tokens: of the models; they broadcast together.
@@ -110,7 +113,7 @@ def _closed_form(reduced: Sequence[Numbers], n_experts: Array, constraints: Cons
     m, mu, n, nu = reduced
     if not (np.all(mu < 0) and np.all(nu < 0)):
         at = n_experts[(mu >= 0) | (nu >= 0)].ravel()[0]
-        raise UserError(sentences.NO_OPTIMUM.format(at=at, mu=np.max(mu), nu=np.max(nu)))
+        raise UserError(say(sentences.NO_OPTIMUM, at=at, mu=np.max(mu), nu=np.max(nu)))
     if constraints.flops is None:
         return np.inf
     if constraints.inference_tokens == 0:
@@ -236,7 +239,7 @@ class _SizeProblem:
     def _loss_on(self, n_active: Array, n_tokens: Array) -> Array:
         """Loss of these sizes on so many tokens."""
         law = self.problem.law
-        return loss_of(law, self.problem.architecture, self.n_experts, n_active, n_tokens, self.coefficients)
+        return loss_of_sizes(law, self.problem.architecture, self.n_experts, n_active, n_tokens, self.coefficients)
 
     def best_size(self) -> Array:
         """The best n_active under the budget alone: infinite where it is above all that are possible, else 0 where it
@@ -257,7 +260,7 @@ class _SizeProblem:
         had_choice = top > self.smallest * (1 + 1e-5)
         rises = self.feasible & is_at_top & (top == of_one_token) & had_choice
         if np.any(rises):
-            raise UserError(sentences.RISES.format(at=self.n_experts[rises][0]))
+            raise UserError(say(sentences.RISES, at=self.n_experts[rises][0]))
         is_smallest = size < self.smallest * (1 + SEARCH_ERROR)
         return np.where(is_at_top & (top == self.largest), np.inf, np.where(is_smallest, 0, size))
 
@@ -322,7 +325,7 @@ def _size_problem(problem: Problem, n_experts: Numbers, coefficients: ByName) ->
     """The problem of `best_models`, with all numbers broadcast, its bounds, and whether it is feasible."""
     architecture = problem.architecture
     constraints = problem.constraints
-    limits = [limit for limit in (constraints.amount, constraints.memory_bytes) if limit is not None]
+    limits = [limit for limit in (constraints.budget, constraints.memory_bytes) if limit is not None]
     shape = np.broadcast(*coefficients.values(), n_experts, *limits).shape
     n_experts = np.broadcast_to(np.asarray(n_experts, float), shape)
     smallest = np.broadcast_to(architecture.n_active(architecture.smallest, n_experts), shape)
@@ -441,7 +444,7 @@ def near_optimal(problem: Problem, solved: Optima) -> tuple[Array, Array]:
     def excess(log_n: Numbers) -> Array:
         """The loss above the target, at this logarithm of the size."""
         n_active = np.exp(log_n)
-        return loss_of(law, architecture, solved.n_experts, n_active, constraints.tokens(n_active)) - target
+        return loss_of_sizes(law, architecture, solved.n_experts, n_active, constraints.tokens(n_active)) - target
 
     best = np.log(np.where(has_band, solved.n_active, 1.0))
     ends = []

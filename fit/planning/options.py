@@ -11,6 +11,7 @@ from typing import Any
 from fit.errors import UserError
 from fit.fitted_law.law import Law
 from fit.messages import sentences
+from fit.messages.units import say
 from fit.model.architecture import PAPER, Architecture
 from fit.model.chips import CHIPS
 from fit.model.layout import REMATS, Layout
@@ -40,6 +41,18 @@ MOST_BLOCKS = 1000  # of any model
 ARCHITECTURE_FIELDS = dict(
     kv_share="kv_share", dense_blocks="n_dense", granularity="granularity", shared_experts="shared"
 )
+
+# Sentences that this file alone says.
+SPEEDS_NEED_TIME = "--speeds needs --chips, without --mfu and --shape=paper"
+MFU_MISSING = (
+    "--mfu={value}: expected a number for E = {missing}, found only {known}. --experts names the numbers of experts "
+    "to compare"
+)
+ONE_MFU = "--mfu={value}: the compared laws have different numbers of experts: give one number"
+TOO_FEW_EPOCHS = "--epochs={value:g}: expected a number from 1 up"
+NO_WHOLE_CHOICE = "--shape={value}: experts of granularity {split:g}, {shared} of them shared, cannot make up {used:g}"
+USED_OF_MIXTURES = "--shape={value}: --law={law} is a law of dense models"
+MESH_OF_CHIPS = "--mesh=expert:{expert},model:{model} does not divide the {count} chips of --chips"
 
 
 # The fields of flags such as --shape=vocab_size:32000,kv_share:0.25 and --mesh=expert:8,remat:dots.
@@ -132,7 +145,7 @@ def kind_and_count(text: str) -> tuple[str, int]:
     elif colon:
         count = 0
     if kind is None or not 0 < count <= 10**9:
-        raise UserError(sentences.NO_CHIPS.format(value=text, kinds=", ".join(CHIPS)))
+        raise UserError(say(sentences.NO_CHIPS, value=text, kinds=", ".join(CHIPS)))
     return kind, count
 
 
@@ -150,7 +163,7 @@ def _mfu_of(option: Any, experts: tuple[int, ...]) -> float | dict[int, float]:
 
     def refused(reason: str) -> UserError:
         """The error for what is no MFU."""
-        return UserError(sentences.NO_MFU.format(value=option, found=reason))
+        return UserError(say(sentences.NO_MFU, value=str(option), found=reason))
 
     table: Any = option
     try:
@@ -174,9 +187,7 @@ def _mfu_of(option: Any, experts: tuple[int, ...]) -> float | dict[int, float]:
             raise refused(f"{json.dumps(value)} at E = {e}")
     missing = [e for e in experts if e not in table]
     if missing:
-        raise UserError(
-            sentences.MFU_MISSING.format(value=option, missing=missing[0], known=", ".join(map(str, table)))
-        )
+        raise UserError(say(MFU_MISSING, value=option, missing=missing[0], known=", ".join(map(str, table))))
     return {e: float(value) for e, value in sorted(table.items())}
 
 
@@ -221,7 +232,7 @@ class BudgetOptions(Options):
         if self.hours is not None and self.flops is not None:
             raise UserError("--hours and --flops are both the budget: give one of them")
         if self.speeds is not None and not self.has_modelled_speeds:
-            raise UserError(sentences.SPEEDS_NEED_TIME)
+            raise UserError(SPEEDS_NEED_TIME)
 
     @property
     def is_by_time(self) -> bool:
@@ -277,7 +288,7 @@ class BudgetOptions(Options):
         """
         typed = ",".join(f"used:{u:g}" for u in self.shape.used or ())
         if self.shape.used is not None and not law.holds_for_mixtures:
-            raise UserError(sentences.USED_OF_MIXTURES.format(value=typed, law=law.name))
+            raise UserError(say(USED_OF_MIXTURES, value=typed, law=law.name))
         if self.shape.used is not None and len(self.shape.used) > 1 and not law.reads_active_width:
             raise UserError(
                 f"--shape={typed}: the {law.form.name} law reads neither sparsity nor top_k, so it cannot choose "
@@ -293,7 +304,7 @@ class BudgetOptions(Options):
             n_narrow = round(used * base.granularity)  # a token uses whole experts
             if n_narrow <= base.shared or abs(n_narrow / base.granularity - used) > 0.1 * used:
                 raise UserError(
-                    sentences.NO_WHOLE_CHOICE.format(value=typed, split=base.granularity, shared=base.shared, used=used)
+                    say(NO_WHOLE_CHOICE, value=typed, split=base.granularity, shared=base.shared, used=used)
                 )
             architectures.append(dataclasses.replace(base, active_width=n_narrow / base.granularity))
         return architectures
@@ -308,7 +319,7 @@ class BudgetOptions(Options):
         if self.chips is None:
             needs_chips = self.changed(*self._needing_chips)
             if needs_chips:
-                raise UserError(sentences.NEEDS_CHIPS.format(flag=needs_chips[0]))
+                raise UserError(say(sentences.NEEDS_CHIPS, flag=needs_chips[0]))
             if self.changed("devices") and self.memory_gb is None:
                 raise UserError("--devices needs --memory_gb or --chips")
             return None
@@ -348,9 +359,9 @@ class BudgetOptions(Options):
         chips = self.training_chips(experts)
         flops = self.flops
         hours = None
-        budget = "--flops"
+        budget_flag = "--flops"
         if self.hours is not None and chips is not None:
-            budget = sentences.HOURS_BUDGET.format(hours=self.hours, chips=self.chips)
+            budget_flag = say(sentences.HOURS_BUDGET, hours=self.hours, chips=self.chips)
             if self.is_by_time:
                 hours = self.hours
             else:
@@ -364,7 +375,7 @@ class BudgetOptions(Options):
             serving = Requirement(self.serve.tokens_per_second, self.serve.batch, serving_chips)
         return Constraints(
             flops=flops,
-            budget=budget,
+            budget_flag=budget_flag,
             memory_bytes=memory_bytes,
             bytes_per_parameter=self.bytes.weights,
             kv_tokens=self.kv_tokens,
@@ -381,7 +392,7 @@ class BudgetOptions(Options):
         """The constraints for laws of any numbers of experts. Raises UserError for an MFU by number of experts."""
         constraints = self.constraints()
         if constraints.chips and not isinstance(constraints.chips.mfu, float):
-            raise UserError(sentences.ONE_MFU.format(value=self.mfu))
+            raise UserError(say(ONE_MFU, value=self.mfu))
         return constraints
 
     @property
@@ -401,7 +412,7 @@ class PlanOptions(BudgetOptions):
         "How many times the --max_tokens may be read, by the law of repeated text. Default: once, without that law; "
         "--epochs=1 reads them once, too, and discounts parameters beyond those that the text calls for.",
         least=1,
-        below=sentences.TOO_FEW_EPOCHS,
+        below=TOO_FEW_EPOCHS,
     )
     target_loss: float | None = number("Loss to reach with the fewest FLOPs of training and --inference_tokens.")
     mesh: MeshFields = group(
@@ -429,7 +440,7 @@ class PlanOptions(BudgetOptions):
         model = self.mesh.model or 1
         n_devices = count if self.shape.paper else count * CHIPS[kind].devices
         if n_devices % (expert * model):
-            raise UserError(sentences.MESH_OF_CHIPS.format(expert=expert, model=model, count=n_devices))
+            raise UserError(say(MESH_OF_CHIPS, expert=expert, model=model, count=n_devices))
         return smallest_step(n_devices // (expert * model), expert, model, self.mesh.remat or "full")
 
     def constraints(self, experts: tuple[int, ...] = ()) -> Constraints:
@@ -461,5 +472,5 @@ def experts_to_compare(law: Law, experts: tuple[int, ...] | None) -> tuple[int, 
         return law.experts
     if not law.reads_n_experts and experts != law.experts:
         sentence = sentences.ONLY_ONE_NUMBER if law.holds_for_mixtures else sentences.ONLY_DENSE
-        raise UserError(sentence.format(value=",".join(map(str, experts)), law=law.name, own=law.experts[0]))
+        raise UserError(say(sentence, value=",".join(map(str, experts)), law=law.name, own=law.experts[0]))
     return experts

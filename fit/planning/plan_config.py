@@ -6,7 +6,6 @@ one peak rate are set as the plan's recipe has them. Where neither serves the pl
 """
 
 import ast
-import math
 import os
 import pathlib
 import re
@@ -24,7 +23,7 @@ from fit.planning.buildable import Buildable
 from fit.planning.cost import BuildableCost
 from fit.planning.plan import Plan
 from fit.planning.recipe import PAPERS_LAW
-from fit.planning.training_chips import TrainingChips
+from fit.planning.training_chips import TrainingChips, nearest_experts_value
 
 FAR = 100  # times outside the fitted sizes and tokens: there a config tuned within them does not serve
 SHAPE = ("d_model", "n_blocks", "n_heads", "d_ff", "n_experts", "vocab_size")
@@ -37,6 +36,24 @@ PADDING = 128  # a vocabulary is padded to a multiple of this
 PAPERS_SHAPE = dict(n_kv_heads=0, head_dim=0, tied_embeddings=False, top_k=1, d_expert=0)
 PAPERS_SHAPE |= dict(n_shared_experts=0, n_dense_blocks=0)
 WARMUP = 3  # a run warms up over a third of its tokens at most, as the shortest of the paper does
+
+# Sentences that this file alone says.
+SEVERAL_CONFIGS = "its runs had {count} configs: {names}"
+NO_CONFIG = "it names no config"
+OTHER_VOCABULARY = (
+    "--emit_config: the tokenizer of {base} goes with a vocabulary of {known:,}, the model has {asked:,}{another}"
+)
+CONFIG_MODEL = (
+    "{n_experts} experts, {n_active:amount} active and {n_total:amount} total parameters, {n_tokens:amount} tokens; "
+    "predicted loss {loss:.4f} nats per token."
+)
+CONFIG_PLANNED = "Planned by the law {law} under: {given}."
+CONFIG_OUTSIDE = "It is {outside}."
+CONFIG_LAYOUT = "for {count} x {kind}, a mesh of {data} x {expert} x {model}: fit plan --chips for others"
+CONFIG_MICROBATCH = "what {count} x {kind} hold at once"
+CONFIG_EXACT = "Exactly {exact_parameters:,} parameters and {exact_training_flops:.4g} training FLOPs."
+CONFIG_RATE = "The peak learning rate is {learning_rate:.4e} ({learning_rate_from})."
+CONFIG_RATE_RANGE = "The peak learning rate is {learning_rate:.2e}; {low:.2g} to {high:.2g} by {learning_rate_from}."
 
 
 def source(law: Law, plan: Plan, base: str | None = None) -> str:
@@ -109,9 +126,9 @@ def _on_chips(built: Buildable, cost: BuildableCost, chips: TrainingChips, has_b
     if mesh is None or mesh.tokens_at_once is None:
         if not cost.microbatch_tokens:
             return []
-        comment = sentences.CONFIG_MICROBATCH.format(**chips)
+        comment = say(CONFIG_MICROBATCH, **chips)
         return [f"config.microbatch_tokens = {cost.microbatch_tokens:_}  # {comment}"]
-    lines = [f"# {say(sentences.CONFIG_LAYOUT, **{**chips, **mesh, 'count': chips.n_used})}"]
+    lines = [f"# {say(CONFIG_LAYOUT, **{**chips, **mesh, 'count': chips.n_used})}"]
     if built.batch_tokens:
         if not has_batches:
             lines.append(f"config.batch_tokens = ({_ramp(built.batch_tokens)},)")
@@ -238,14 +255,12 @@ def _is_far_from_config(value: Json) -> bool:
 
 def _other_vocabulary(base: str, known: int | None, built: Buildable) -> str:
     """The sentence on a config whose tokenizer has `known` tokens, and a model with another vocabulary."""
-    return sentences.OTHER_VOCABULARY.format(
-        base=base, known=known, asked=built.vocab_size, another=sentences.ANOTHER_CONFIG
-    )
+    return say(OTHER_VOCABULARY, base=base, known=known, asked=built.vocab_size, another=sentences.ANOTHER_CONFIG)
 
 
 def _foreign(law: Law) -> str:
     """The sentence on a law whose runs had a config that does not come with this package."""
-    return sentences.FOREIGN_CONFIG.format(flag="emit_config", law=law.name, base=law.models.base_config)
+    return say(sentences.FOREIGN_CONFIG, flag="emit_config", law=law.name, base=law.models.base_config)
 
 
 def is_shipped(base: str) -> bool:
@@ -263,8 +278,8 @@ def no_config(law: Law) -> str:
     """Why nothing says what config a law's runs had."""
     several = law.models.differing.get("config")
     if several:
-        return sentences.SEVERAL_CONFIGS.format(count=len(several), names=", ".join(map(str, several[:4])))
-    return sentences.NO_CONFIG
+        return say(SEVERAL_CONFIGS, count=len(several), names=", ".join(map(str, several[:4])))
+    return NO_CONFIG
 
 
 def _start(path: str, name: str = "base") -> tuple[str, str]:
@@ -279,22 +294,16 @@ def _docstring(plan: Plan, built: Buildable, base: str) -> str:
     """The docstring of the config: model, plan, what it extrapolates, and where its rate comes from."""
     constraints = dict(plan.constraints)
     if isinstance(constraints.get("flops"), dict):
-        constraints["flops"] = _flops_of(built, constraints["flops"])
+        constraints["flops"] = nearest_experts_value(constraints["flops"], built.experts_of_law)
     limits = ", ".join(f"{name} {value:g}" for name, value in constraints.items() if value)
-    lines = [say(sentences.CONFIG_MODEL, **built), "", sentences.CONFIG_PLANNED.format(law=plan.law, given=limits)]
+    lines = [say(CONFIG_MODEL, **built), "", say(CONFIG_PLANNED, law=plan.law, given=limits)]
     if built.extrapolation:
-        lines.append(sentences.CONFIG_OUTSIDE.format(outside=warning_of(built.extrapolation)))
+        lines.append(say(CONFIG_OUTSIDE, outside=warning_of(built.extrapolation)))
     lines += ["", "    python -m jmoe.train --config=THIS_FILE --workdir=DIR", ""]
-    lines.append(sentences.CONFIG_EXACT.format(**built))
+    lines.append(say(CONFIG_EXACT, **built))
     if base == plan.base_config:
         lines += _recipe_lines(built)
     return "\n".join(lines).replace("\\", "/").replace('"', "'") + "\n"
-
-
-def _flops_of(built: Buildable, flops: dict[int, float]) -> float:
-    """The FLOPs of a model, of those by number of experts as the law counts them."""
-    nearest = min(flops, key=lambda e: abs(math.log(e / built.experts_of_law)))
-    return flops[nearest]
 
 
 def _recipe_lines(built: Buildable) -> list[str]:
@@ -304,7 +313,7 @@ def _recipe_lines(built: Buildable) -> list[str]:
         lines.append(built.recipe_note[0].upper() + built.recipe_note[1:] + ".")
     if built.recipe_laws and built.learning_rate_range:
         low, high = built.learning_rate_range
-        lines.append(say(sentences.CONFIG_RATE_RANGE, **built, low=low, high=high))
+        lines.append(say(CONFIG_RATE_RANGE, **built, low=low, high=high))
     elif built.learning_rate:
-        lines.append(sentences.CONFIG_RATE.format(**built))
+        lines.append(say(CONFIG_RATE, **built))
     return lines

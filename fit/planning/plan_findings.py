@@ -15,6 +15,7 @@ from fit.model.layout import Layout
 from fit.planning import optimum
 from fit.planning.buildable import Buildable
 from fit.planning.odds import Odds
+from fit.planning.optima import BAND
 from fit.planning.problem import Problem
 from fit.planning.solve import Optimum
 from fit.table.runs import unlikely
@@ -209,4 +210,4 @@ def not_bounded(problem: Problem) -> bool:
     if constraints.memory_bytes is not None or constraints.serving is not None or not constraints.has_budget:
         return False
     many, more = optimum.best_models(problem.within(chips=None), np.array([1e6, 1e7])).loss
-    return bool(more < many * (1 - optimum.BAND))
+    return bool(more < many * (1 - BAND))

@@ -11,6 +11,8 @@ from fit.errors import UserError
 from fit.fitted_law import expert_widths
 from fit.fitted_law.law import Law
 from fit.messages import sentences
+from fit.messages.finding import finding
+from fit.messages.units import say
 from fit.model.architecture import PAPER, Architecture
 from fit.planning import (
     buildable,
@@ -52,10 +54,6 @@ def plan(law: Law, options: PlanOptions) -> Plan:
     best = best_plan(law, options)
     given = options.given(PlanOptions)
     given.pop("verbose", None)  # of the text alone
-    model = best.buildable or best.best
-    energy = None
-    if best.chips is not None and model.cost is not None:
-        energy = cost.energy_of(best.chips, model.cost.training_hours)
     like = None
     if options.reference_model:
         like = compare.of_reference_model(options.reference_model, law, options.shape_fields, options.constraints())
@@ -65,7 +63,6 @@ def plan(law: Law, options: PlanOptions) -> Plan:
     return dataclasses.replace(
         best,
         answer_of=plan_answer.verbose if options.verbose else plan_answer.answer,
-        energy=energy,
         options=given,
         like=like,
         **tasks,
@@ -79,17 +76,17 @@ def best_plan(law: Law, options: PlanOptions) -> Plan:
       UserError: No model is feasible.
     """
     plans: list[tuple[Architecture, Plan]] = []
-    refusal = None
+    refusals: list[tuple[Architecture, UserError]] = []
     for architecture in options.architectures(law):
         try:
             plans.append((architecture, _plan_of_architecture(law, options, architecture)))
         except UserError as error:  # another of the architectures may be feasible
-            refusal = error
-    if refusal and not plans:
-        raise refusal
+            refusals.append((architecture, error))
+    if not plans:
+        raise refusals[-1][1]
     best = min((plan for _, plan in plans), key=_flops_or_loss)
     if options.shape.used is not None and len(options.shape.used) > 1:
-        best = _with_architectures(best, plans)
+        best = _with_architectures(best, plans, refusals)
     return best
 
 
@@ -100,15 +97,19 @@ def _flops_or_loss(plan: Plan) -> float:
     return plan.best.loss
 
 
-def _with_architectures(best: Plan, plans: list[tuple[Architecture, Plan]]) -> Plan:
-    """The best plan, with the best model of each architecture."""
+def _with_architectures(
+    best: Plan, plans: list[tuple[Architecture, Plan]], refusals: list[tuple[Architecture, UserError]]
+) -> Plan:
+    """The best plan, with the best model of each architecture, and findings on those with which none is feasible."""
     rows = []
     for architecture, plan in plans:
         best_of_width = {name: plan.best[name] for name in OF_ARCHITECTURES}
         rows.append(dict(active_width=architecture.active_width) | best_of_width)
     rows.sort(key=lambda row: row["active_width"])
     active_width = 1.0 if best.active_width is None else best.active_width  # the paper's own architecture has none
-    return dataclasses.replace(best, architectures=rows, active_width=active_width)
+    left_out = [finding("width_left_out", used=refused.active_width, why=str(error)) for refused, error in refusals]
+    findings = [*best.findings, *left_out]
+    return dataclasses.replace(best, architectures=rows, active_width=active_width, findings=findings)
 
 
 def _plan_of_architecture(law: Law, options: PlanOptions, architecture: Architecture) -> Plan:
@@ -163,7 +164,7 @@ def _check_target(problem: Problem, options: PlanOptions) -> None:
     knows_nothing = math.log(vocab_size)
     if loss >= knows_nothing:
         sentence = sentences.TARGET_KNOWS_NOTHING
-        raise UserError(sentence.format(loss=loss, size=vocab_size, nothing=knows_nothing))
+        raise UserError(say(sentence, loss=loss, size=vocab_size, nothing=knows_nothing))
 
 
 def plan_within(problem: Problem, reached: Target | None = None) -> Plan:
@@ -194,6 +195,10 @@ def plan_within(problem: Problem, reached: Target | None = None) -> Plan:
         overrides = run_recipe.overrides
     # cost
     chips = _training_chips(problem, optima, built)
+    training = (built or best).cost
+    energy = None
+    if chips is not None and training is not None:
+        energy = cost.energy_of(chips, training.training_hours)
     how_sure = odds.of_ranking(ranking, _hours(problem, best), built, chips)
     # what to know before trusting it
     findings = [
@@ -226,6 +231,7 @@ def plan_within(problem: Problem, reached: Target | None = None) -> Plan:
         repeats=repeats.repeats_of(problem, optima, best),
         clock=other_budget.against_other_budget(problem, ranking.best_by_median, compared),
         chips=chips,
+        energy=energy,
         problem=problem,
         answer_of=plan_answer.answer,
         explicit=("dense",) if dense_models.are_compared(problem) else (),

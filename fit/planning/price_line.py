@@ -1,6 +1,5 @@
 """The lines on what a plan costs: hours, dollars and memory, and the speed of serving that it had to meet."""
 
-import math
 from collections.abc import Iterator
 
 from fit.messages import sentences
@@ -11,7 +10,7 @@ from fit.planning.buildable import Buildable
 from fit.planning.cost import BuildableCost, Cost
 from fit.planning.plan import Plan
 from fit.planning.solve import Optimum
-from fit.planning.training_chips import TrainingChips
+from fit.planning.training_chips import TrainingChips, nearest_experts_value
 
 
 def price(plan: Plan) -> Line:
@@ -63,8 +62,7 @@ def _mfu_of(model: Optimum | Buildable, mfu: float | dict[int, float]) -> float:
     """The MFU that a model is priced at: of the number of experts nearest to its own, where there is one for each."""
     if not isinstance(mfu, dict):
         return mfu
-    nearest = min(mfu, key=lambda n_experts: abs(math.log(n_experts / model.experts_of_law)))
-    return mfu[nearest]
+    return nearest_experts_value(mfu, model.experts_of_law)
 
 
 def serve(plan: Plan) -> Line:

@@ -110,9 +110,9 @@ class Problem:
         """This problem for models of n_experts, a number or an array: with the FLOPs of these."""
         return dataclasses.replace(self, constraints=self.constraints.at(n_experts))
 
-    def with_amount(self, amount: Numbers) -> "Problem":
+    def with_budget(self, budget: Numbers) -> "Problem":
         """This problem with another budget of the same kind."""
-        return self.within(hours=amount) if self.is_by_hours else self.within(flops=amount)
+        return self.within(hours=budget) if self.is_by_hours else self.within(flops=budget)
 
     @functools.cached_property
     def of_any_budget(self) -> "Problem":

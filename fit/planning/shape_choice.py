@@ -23,7 +23,7 @@ from fit.planning import by_hours, candidates, optimum, recipe
 from fit.planning.candidates import Candidates
 from fit.planning.grid import Grid
 from fit.planning.mesh import PlannedLayout
-from fit.planning.model_grid import ModelGrid, loss_of, models_of, whole_models
+from fit.planning.model_grid import ModelGrid, loss_of_shapes, models_of, whole_models
 from fit.planning.problem import Problem
 from fit.planning.solve import Optimum
 
@@ -132,7 +132,7 @@ def _by_recipe(problem: Problem, planned: Optimum) -> Iterator[tuple[ModelGrid, 
     constraints = problem.constraints.at(planned.n_experts)
     for models in models_of(problem, planned.n_experts):
         tokens = models.tokens_by_flops(constraints)
-        losses = loss_of(problem, models, slice(None), tokens)
+        losses = loss_of_shapes(problem, models, slice(None), tokens)
         yield models, tokens, np.where(models.has_recipe(tokens) & (models.limited_by == ""), losses, np.inf)
 
 
@@ -226,7 +226,7 @@ def _whole(problem: Problem, planned: Optimum) -> ChosenModel | None:
             fits &= chips.least_bytes(models.shape) <= chips.memory_share * chips.memory
         if not fits.any():
             continue
-        losses = np.where(fits, loss_of(problem, models, slice(None), tokens), np.inf)
+        losses = np.where(fits, loss_of_shapes(problem, models, slice(None), tokens), np.inf)
         factors = np.array([model.rounding_factor for model in built])
         is_close = fits & (factors <= 1 + ROUNDED)
         allowed = is_close if is_close.any() else fits

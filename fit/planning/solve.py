@@ -1,7 +1,6 @@
 """The best model with each number of experts: its counts, its speed and its cost."""
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 
@@ -55,7 +54,7 @@ class Optimum(Record):
     cost: Cost | None = optional()
 
     @property
-    def experts_of_law(self) -> Any:
+    def experts_of_law(self) -> int:
         """The number of experts as the law counts them."""
         return self.n_experts
 

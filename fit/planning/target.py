@@ -13,6 +13,7 @@ import numpy as np
 from fit.aliases import Array, Json, Numbers
 from fit.errors import UserError
 from fit.messages import sentences, units
+from fit.messages.units import say
 from fit.model.architecture import INFERENCE, training_flops
 from fit.planning import by_hours, optimum, size_speeds
 from fit.planning.optima import Optima
@@ -77,11 +78,11 @@ def least_flops(
     """
     if problem.is_by_hours:
         return by_hours.least_hours(problem, n_experts, loss)
-    least = problem.constraints.amount if least is None else least
+    least = problem.constraints.budget if least is None else least
 
-    def excess(log_amount: Numbers) -> Array:
+    def excess(log_budget: Numbers) -> Array:
         """By how much the best loss under budgets lies above the loss to reach."""
-        best = optimum.best_models(problem.with_amount(np.exp(log_amount)), n_experts)
+        best = optimum.best_models(problem.with_budget(np.exp(log_budget)), n_experts)
         return np.where(best.feasible, best.loss - loss, np.inf)
 
     low = np.log(least)
@@ -125,7 +126,7 @@ def reach(problem: Problem, loss: float) -> tuple[Problem, Target]:
     reached = [row for row in rows if row.flops is not None]
     if not reached:
         solved = optimum.best_of_each_number(problem.within(flops=units.LARGEST))
-        raise UserError(sentences.OUT_OF_REACH.format(loss=loss, least=np.nanmin(solved.loss)))
+        raise UserError(say(sentences.OUT_OF_REACH, loss=loss, least=np.nanmin(solved.loss)))
     chips = problem.constraints.chips
     if chips and isinstance(chips.mfu, dict):
         best = min(reached, key=operator.attrgetter("hours"))

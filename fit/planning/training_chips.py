@@ -104,8 +104,8 @@ class Chips:
         """
         mfu = self.mfu
         if isinstance(mfu, dict):
-            nearest = n_experts if n_experts in mfu else min(mfu, key=lambda e: abs(math.log(e / n_experts)))
-            mfu = mfu[nearest]
+            assert n_experts is not None
+            mfu = nearest_experts_value(mfu, n_experts)
         return self.count * self.chip.flops * mfu
 
     def flops(self, hours: float) -> float | dict[int, float]:
@@ -149,6 +149,11 @@ class TrainingChips(Record):
     def n_used(self) -> int:
         """How many train the model to build."""
         return self.count if self.used is None else self.used
+
+
+def nearest_experts_value(by_experts: dict[int, float], n_experts: float) -> float:
+    """The value of the number of experts that is nearest in ln. by_experts: {n_experts: value}."""
+    return by_experts[min(by_experts, key=lambda e: abs(math.log(e / n_experts)))]
 
 
 def smallest_step(data: Numbers, expert: Numbers, model: Numbers, remat: str) -> Layout:

@@ -46,8 +46,8 @@ def frontier(problem: Problem, best: tuple[float, float] | None = None, runs: Ru
     lowest = np.full(len(shares), np.inf)
     for i, e in enumerate(picture.experts):
         of_experts = problem.at(float(e))
-        amounts = shares * np.asarray(of_experts.constraints.amount, float)
-        optima = optimum.best_models(of_experts.with_amount(amounts), float(e))
+        budgets = shares * np.asarray(of_experts.constraints.budget, float)
+        optima = optimum.best_models(of_experts.with_budget(budgets), float(e))
         cost = shares * _cost(constraints, float(e))
         models = (optima.n_active, optima.n_tokens, optima.loss)
         numbers: dict[str, Any] = {"hours" if constraints.chips else "flops": cost}

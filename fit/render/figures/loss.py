@@ -60,7 +60,7 @@ def _isoflop_panel(picture: style.Picture, axis: Axes, flops: float, runs: Runs 
     tokens_needed = [tokens for tokens, _ in (*best.values(), *points.values())]
     tokens = np.geomspace(*_tokens_shown(law, flops, tokens_needed), style.POINTS)
     size = flops / (TRAINING * tokens)
-    curves = {e: optimum.loss_of(law, architecture, e, size, tokens) for e in picture.experts}
+    curves = {e: optimum.loss_of_sizes(law, architecture, e, size, tokens) for e in picture.experts}
     lowest = min(curves, key=lambda e: curves[e].min())
     losses = []
     for e, loss in curves.items():
@@ -248,7 +248,7 @@ def _loss_against_tokens(law: Law, architecture: Architecture, axis: Axes, runs:
     for size in sizes:
         spanned = runs.n_tokens[rows if some_sizes else rows & (runs.n_active == size)]
         tokens = np.geomspace(spanned.min(), spanned.max(), 50)
-        loss = optimum.loss_of(law, architecture, e, size, tokens)
+        loss = optimum.loss_of_sizes(law, architecture, e, size, tokens)
         look = dict(color=style.SIZES_MAP(norm(size)), marker="")
         band = style.band(law, architecture, size, tokens, e)
         style.curve(axis, tokens, loss, law.inside(size, tokens, e), look, band)

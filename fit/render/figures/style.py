@@ -135,7 +135,7 @@ def band(
     if not law.draws:
         return None
     with np.errstate(all="ignore"):
-        losses = optimum.loss_of(law, architecture, n_experts, n_active, n_tokens, drawn(law))
+        losses = optimum.loss_of_sizes(law, architecture, n_experts, n_active, n_tokens, drawn(law))
         flops = training_flops(law_counts.counted_n_active_at(law, architecture, n_active, n_experts), n_tokens)
         losses = losses * np.exp(law.log_change(np.atleast_2d(flops)))
     return percentiles(law, losses)

@@ -25,7 +25,7 @@ from fit.planning import (
     by_hours,
     compare,
     odds,
-    optimum,
+    optima,
     page_speeds,
     plan_answer,
     plan_findings,
@@ -148,7 +148,7 @@ def of(laws: Sequence[Law], measured: tuple[Runs, Array] | None, chips: tuple[st
         largest=units.LARGEST,
         odds=_constants(odds, "CLOSE", "CLOSE_BUDGET", "APART", "COLUMNS", "MOST_LOG_SHARE")
         | _constants(by_hours, "GAIN"),
-        doubt=_constants(plan_findings, "MOSTLY") | _constants(optimum, "BAND"),
+        doubt=_constants(plan_findings, "MOSTLY") | _constants(optima, "BAND"),
         paper_shape=dataclasses.asdict(PAPER),
     )
 

@@ -138,7 +138,7 @@ def test_fine_grained_counts_leave_the_embedding_out():
     """A plan's models are counted as the law counts them; the plan itself counts as always."""
     width = PAPER.d_model(1e9)
     total = (4 + 9 * 64) * width**3 / 64
-    loss = optimum.loss_of(FINE, PAPER, 64, 1e9, 2e10)
+    loss = optimum.loss_of_sizes(FINE, PAPER, 64, 1e9, 2e10)
     assert loss == pytest.approx(plain_fine(total, 2e10, 1), rel=1e-12)
     planned = planning.plan_within(Problem(FINE, PAPER, optimum.Constraints(flops=1e20), [8, 64]))
     assert "dense" not in planned  # its dense models follow another law
@@ -173,7 +173,7 @@ def test_inference_optimum(coefficients, served, size, tokens, plain_size, plain
     quality = float(law.predict(plain_size, plain_tokens))
     problem = Problem(law, PAPER, optimum.Constraints(flops=1e22, inference_tokens=served))
     cheapest = target.least_flops(problem, 1.0, quality)
-    best = optimum.best_models(problem.with_amount(cheapest), 1.0)
+    best = optimum.best_models(problem.with_budget(cheapest), 1.0)
     assert best.n_active == pytest.approx(size, rel=digits) and best.n_tokens == pytest.approx(tokens, rel=digits)
     assert cheapest < 6 * plain_size * plain_tokens + 2 * plain_size * served
     assert best.loss == pytest.approx(quality, rel=1e-9)

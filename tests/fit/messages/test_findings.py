@@ -73,6 +73,7 @@ PLANS = {
     "mesh_uneven": dict(flops=1e21, chips="H100:48", experts=(8,), mesh="expert:3", shape="paper"),
     "tokens_per_parameter": dict(flops=1e26, max_tokens=1e9),
     "worse_than_guess": dict(flops=1e9),
+    "width_left_out": dict(law="sparsity-2025", flops=1e21, experts=(2,), shape=(("used", (1, 4)),)),
     "few_steps": dict(law="chinchilla-2022", flops=1e15),
 }
 COMPARISONS = {

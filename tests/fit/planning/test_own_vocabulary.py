@@ -20,7 +20,7 @@ from fit.model.architecture import PAPER, Architecture, Model
 from fit.planning import optimum, planning
 from fit.planning.compare import SharedProblem, compare_laws
 from fit.planning.constraints import Constraints
-from fit.planning.model_grid import loss_of, whole_models
+from fit.planning.model_grid import loss_of_shapes, whole_models
 from fit.planning.options import PlanOptions
 from fit.planning.problem import Problem
 from fit.table.runs import read_runs, subset
@@ -111,11 +111,11 @@ def test_the_same_blocks_have_the_same_loss(name):
     built = []
     for vocab_size in (257, law_counts.law_vocabulary(law), 256_000):
         architecture = Architecture(vocab_size)
-        losses.append(optimum.loss_of(law, architecture, 1.0, architecture.n_active(widths), 1e9))
+        losses.append(optimum.loss_of_sizes(law, architecture, 1.0, architecture.n_active(widths), 1e9))
         problem = Problem(law=law, architecture=architecture, constraints=Constraints())
         models = [Model(architecture, 8, 1, width=512), Model(architecture, 9, 1, width=640)]
         models = whole_models(problem, 1.0, models)
-        built.append(loss_of(problem, models, slice(None), np.array([1e9, 1e9])))
+        built.append(loss_of_shapes(problem, models, slice(None), np.array([1e9, 1e9])))
     assert losses[0] == pytest.approx(losses[1], rel=1e-12)
     assert losses[2] == pytest.approx(losses[1], rel=1e-12)
     if law.form.chinchilla_coefficients_at and law.counts_embedding:

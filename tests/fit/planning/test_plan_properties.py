@@ -485,6 +485,21 @@ def test_a_plan_by_flops_prices_what_a_plan_by_hours_emits():
         assert chosen.n_tokens / chosen.tokens_per_second == pytest.approx(seconds, rel=0.01)
 
 
+def test_budgets_together_answer_as_each_alone():
+    """Hours in an array share candidates, and have the best of each number of hours alone, in counts and loss."""
+    hours = np.array([[1.0, 30.0, 31.0], [1e-15, 100.0, 1e5]])
+    problem = asked(JOINT, "H100:61", 100, layouts=COARSE)
+    together = optimum.best_models(problem.with_budget(hours), 8.0)
+    assert together.loss.shape == hours.shape and not together.feasible[1, 0]
+    for i in np.ndindex(*hours.shape):
+        alone = by_hours.best_of(problem.with_budget(float(hours[i])), 8.0)
+        assert together.feasible[i] == (alone is not None)
+        if alone is not None:
+            row = together.row(i, ("n_active", "n_total", "n_tokens", "loss", "d_model"))
+            assert row.pop("n_experts") == 8
+            assert row == {name: getattr(alone, name) for name in row}
+
+
 def test_a_bound_is_below_every_candidate():
     """Pruning leaves nothing out: the seconds that bound a shape are below those of each of its layouts."""
     for e, chips in itertools.product((1, 32), ("H100:16", "v5e:16", "tpu7x:4")):
