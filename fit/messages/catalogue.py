@@ -100,6 +100,11 @@ CATALOGUE = {
         "published laws of the batch differ by a factor of {factor:.2g} for this run: {low:amount} tokens by "
         "{low_law}, {high:amount} by {high_law}"
     ),
+    "batch_of_layout": Kind(
+        "the plan is timed and trained with batches of up to {tokens:,} tokens; which ones the law's runs had, it does "
+        "not say. Its loss and rate hold for theirs: try both at a smaller size first",
+        URGENT,
+    ),
     "many_steps": Kind(
         "batches of {tokens:,} tokens make {steps:,} steps, more than {most:,}: a larger batch would be faster"
     ),

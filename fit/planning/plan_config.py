@@ -84,6 +84,8 @@ def source(law: Law, plan: Plan, base: str | None = None) -> str:
         imported, lines = _published_recipe(law, built)
         begin = "\n".join(["import math", "", begin, *imported])
         body += lines
+    if is_recipes_own and built.batch_tokens:
+        overrides.pop("batch_tokens", None)  # those of the layout take their place
     for field, value in overrides.items():
         body.append(f"config.{field} = {ast.literal_eval(value)!r}  # as the runs had it")
     body.append(f"config.n_tokens = ({built.n_tokens:_},)")

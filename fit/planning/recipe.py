@@ -281,13 +281,15 @@ def _has_papers_shape(model: Model) -> bool:
 def _of_the_runs(
     law: Law, model: Model, n_tokens: float, base: str | None, overrides: dict[str, str], ramp: Ramp | None
 ) -> Recipe:
-    """The recipe of the law's own runs. ramp: batches in place of those of the paper's runs."""
+    """The recipe of the law's own runs. ramp: the batches that the layout is timed with, in place of those of the runs,
+    which a law does not say."""
     rate, source = peak_learning_rate(law, base, float(model.shape.n_active), model.n_experts)
     rate_range = None
-    batches = None
+    batches = ramp
     batch_source = sentences.BATCH_OF_RUNS
-    if base == PAPERS_CONFIG:
-        batches = ramp or tuple(step for step in BATCH_RAMP if step[0] < n_tokens)
+    has_papers_batches = base == PAPERS_CONFIG and "batch_tokens" not in overrides
+    if ramp is None and has_papers_batches:
+        batches = tuple(step for step in BATCH_RAMP if step[0] < n_tokens)
     if law.tuning:
         batch = batches[-1][1] if batches else None
         rate, source = _fitted_rate(law.tuning, model, n_tokens, batch)
@@ -308,7 +310,7 @@ def _of_the_runs(
         learning_rate_range=rate_range,
         learning_rate_source=source,
         extrapolation=beyond(law, model, n_tokens),
-        findings=tuple(_doubts_of_steps(batches, n_tokens)),
+        findings=(*_doubts_of_batches(ramp, has_papers_batches), *_doubts_of_steps(batches, n_tokens)),
     )
 
 
@@ -490,6 +492,13 @@ def _disagreements(quantity: str, rows: tuple[dict[str, Any], ...]) -> list[Find
             high_law=highest["law"],
         )
     ]
+
+
+def _doubts_of_batches(ramp: Ramp | None, has_papers_batches: bool) -> list[Finding]:
+    """A finding where the batches are those of the layout, and the runs had others that nobody knows."""
+    if ramp is None or has_papers_batches:
+        return []
+    return [finding("batch_of_layout", tokens=ramp[-1][1])]
 
 
 def _doubts_of_steps(batches: Ramp | None, n_tokens: float) -> list[Finding]:

@@ -74,6 +74,7 @@ PLANS = {
     "tokens_per_parameter": dict(flops=1e26, max_tokens=1e9),
     "worse_than_guess": dict(flops=1e9),
     "width_left_out": dict(law="sparsity-2025", flops=1e21, experts=(2,), shape=(("used", (1, 4)),)),
+    "batch_of_layout": dict(law="jmoe-bytes-2026", chips="H100:8", hours=0.01),
     "few_steps": dict(law="chinchilla-2022", flops=1e15),
 }
 COMPARISONS = {

@@ -56,6 +56,16 @@ def test_the_trainer_starts_what_is_planned(plans, tmp_path):
         assert plans_start.other_hours(case, plan, config) == "", case.command
 
 
+@pytest.mark.parametrize("hours", [0.01, 1.0])
+def test_a_law_of_ones_own_runs_is_started_with_the_batches_that_are_timed(hours, tmp_path):
+    """Its runs' config has a batch of 4,096 tokens in groups of as many, which the law does not know."""
+    case = plans_start.Case("jmoe-bytes-2026", "H100", 8, hours, (("experts", (8,)),))
+    plan = plans_start.plan_of(case)
+    config = plans_start.config_of(case, plan, str(tmp_path))
+    assert plans_start.refusal(case, plan, config) == "" and plans_start.other_hours(case, plan, config) == ""
+    assert [list(step) for step in config.batch_tokens] == plan.buildable.batch_tokens
+
+
 CASES = [
     plans_start.Case("joint-moe-2025", "H100", 64, 240),
     plans_start.Case("joint-moe-2025", "v5e", 256, 240, (("like", "Qwen3-30B-A3B"),)),
