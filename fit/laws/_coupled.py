@@ -59,15 +59,6 @@ def coupled(page: ModuleType) -> types.SimpleNamespace:
         return drawn | {"ln(1 / k - 1)": np.log(1 / k - 1)}
 
     additive = page.__name__.rpartition(".")[2]
-    javascript = f"""{{
-  log_loss(c, x) {{
-    return logaddexp(c.k * FORMULAS.{additive}.log_reducible_loss(c, x), c["ln {page.FLOOR}"]);
-  }},
-  chinchilla_coefficients_at(c, n_experts) {{
-    return [...FORMULAS.{additive}.chinchilla_coefficients_at(c, n_experts), c.k];
-  }},
-}}"""
-
     separate = getattr(page, "SEPARATE", None)
     if separate:
         separate = separate | dict(form=separate["form"] + SUFFIX, names=separate["names"] | dict(k=("k", 1)))
@@ -77,9 +68,26 @@ def coupled(page: ModuleType) -> types.SimpleNamespace:
         PRESETS=getattr(page, "COUPLED_PRESETS", {}),
         SEPARATE=separate,
         log_loss=log_loss,
-        chinchilla_coefficients_at=chinchilla_coefficients_at,
-        scaled_starts=scaled_starts,
     )
+    if hasattr(page, "chinchilla_coefficients_at"):
+        declared["chinchilla_coefficients_at"] = chinchilla_coefficients_at
+    if hasattr(page, "scaled_starts"):
+        declared["scaled_starts"] = scaled_starts
     if hasattr(page, "JAVASCRIPT"):
-        declared["JAVASCRIPT"] = javascript
+        declared["JAVASCRIPT"] = _javascript(page, additive)
     return types.SimpleNamespace(**vars(page) | declared)
+
+
+def _javascript(page: ModuleType, additive: str) -> str:
+    """The coupled law for the planner page, by the formulas of the additive one, whose page is named `additive`."""
+    closed_form = f"""
+  chinchilla_coefficients_at(c, n_experts) {{
+    return [...FORMULAS.{additive}.chinchilla_coefficients_at(c, n_experts), c.k];
+  }},"""
+    if not hasattr(page, "chinchilla_coefficients_at"):
+        closed_form = ""
+    return f"""{{
+  log_loss(c, x) {{
+    return logaddexp(c.k * FORMULAS.{additive}.log_reducible_loss(c, x), c["ln {page.FLOOR}"]);
+  }},{closed_form}
+}}"""

@@ -111,6 +111,31 @@ def test_a_page_in_a_folder_is_a_law(tmp_path, browser):
         assert row["loss"] == pytest.approx(other["loss"], rel=1e-9)
 
 
+FLOORED = """
+FLOOR = "e"
+
+
+def log_reducible_loss(xp, c, x):
+    size, data = c["a"] * x["n_total"] ** -c["alpha"], c["b"] * x["n_tokens"] ** -c["beta"]
+    return xp.log(size + data + c["c"] * (1 - x["sparsity"]) ** -c["lam"])
+"""
+
+
+def test_a_page_that_names_its_floor_is_fitted_coupled_too(tmp_path):
+    """Without starts or a closed form of its own."""
+    (tmp_path / "sparse.py").write_text(PAGE + FLOORED)
+    n, d, s = (axis.ravel() for axis in np.meshgrid(np.geomspace(1e7, 1e9, 5), np.geomspace(1e9, 3e10, 4), [0, 0.5]))
+    loss = TRUE["e"] + (true_loss(n, d, s) - TRUE["e"]) ** 0.5
+    rows = [dict(n_total=a, n_tokens=b, sparsity=c, loss=v) for a, b, c, v in zip(n, d, s, loss, strict=True)]
+    (tmp_path / "runs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    law = f"--form=sparse_coupled --runs={tmp_path}/runs.jsonl --out={tmp_path}/law.json --bootstrap=2"
+    env = os.environ | {"FIT_LAWS": str(tmp_path)}
+    for command in (f"law {law}", f"plan --law={tmp_path}/law.json --flops=1e19 --experts=1,2,8"):
+        done = subprocess.run([sys.executable, "-m", "fit", *command.split()], env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "law.json").read_text())["coefficients"]["k"] == pytest.approx(0.5, abs=0.1)
+
+
 def test_formulas_in_javascript_are_those_in_python(browser):
     """log_loss and chinchilla_coefficients_at of each law's page at random points around its published coefficients."""
     rng = np.random.default_rng(0)
