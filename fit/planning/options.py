@@ -332,7 +332,7 @@ class BudgetOptions(Options):
             self.dollars_per_hour,
             self.devices,
             mesh=self._mesh_of(kind, count),
-            memory_share=self._memory_share,
+            memory_share=1.0 if self.shape.paper else MEMORY_SHARE,
             serve_batch=self.serve.batch,
             mfu_is_assumed=self.mfu is None,
         )
@@ -341,11 +341,6 @@ class BudgetOptions(Options):
     def _needing_chips(self) -> tuple[str, ...]:
         """The options that need chips."""
         return ("hours", "dollars_per_hour", "mfu", "serve")
-
-    @property
-    def _memory_share(self) -> float:
-        """The share of the chips' memory that training may take: all of it for the paper's shapes."""
-        return 1.0 if self.shape.paper else MEMORY_SHARE
 
     def _mesh_of(self, kind: str, count: int) -> Layout | None:
         """The smallest step on the mesh that is given for so many chips; None where it is chosen."""
@@ -453,13 +448,14 @@ class PlanOptions(BudgetOptions):
 
         A model to start from also fixes the width per block and the share of key-value heads.
         """
-        if self.shape.paper:
+        request = super().shape_request
+        if request is None:
             return None
-        fixed = {name for name in ("width_per_block", "kv_share") if getattr(self.shape, name) is not None}
+        fixed = request.fixed
         if self.like is not None:
             fixed |= {"width_per_block", "kv_share"}
         fixed_mesh = MeshRequest(self.mesh.expert, self.mesh.model, self.mesh.remat)
-        return ShapeRequest(frozenset(fixed), fixed_mesh, self.like is not None)
+        return dataclasses.replace(request, fixed=fixed, fixed_mesh=fixed_mesh)
 
 
 def experts_to_compare(law: Law, experts: tuple[int, ...] | None) -> tuple[int, ...]:

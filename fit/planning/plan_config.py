@@ -1,14 +1,16 @@
 """A training config of a plan's buildable model: Python source that starts from the config of the plan's recipe.
 
 Within the sizes of the law's runs that is their own config: tokenizer, row length, batches, warm-up and law of learning
-rates are as they were when the law was fitted. Beyond them it is `configs/pretrain.py`, and rows, batches, warm-up and
-one peak rate are set as the plan's recipe has them. Where neither serves the planned model, a UserError says why.
+rates are as they were when the law was fitted, but on chips batches and groups are those that the plan is timed with.
+Beyond them it is `configs/pretrain.py`, and rows, batches, warm-up and one peak rate are set as the plan's recipe has
+them. Where neither serves the planned model, a UserError says why.
 """
 
 import ast
 import os
 import pathlib
 import re
+from collections.abc import Iterable
 
 from fit.aliases import Json
 from fit.errors import UserError
@@ -84,7 +86,7 @@ def source(law: Law, plan: Plan, base: str | None = None) -> str:
         imported, lines = _published_recipe(law, built)
         begin = "\n".join(["import math", "", begin, *imported])
         body += lines
-    if is_recipes_own and built.batch_tokens:
+    if is_recipes_own and built.layout:
         overrides.pop("batch_tokens", None)  # those of the layout take their place
     for field, value in overrides.items():
         body.append(f"config.{field} = {ast.literal_eval(value)!r}  # as the runs had it")
@@ -124,18 +126,18 @@ def _on_chips(built: Buildable, cost: BuildableCost, chips: TrainingChips, has_b
 
     has_batches: whether other lines set the batches.
     """
+    layout = built.layout
     mesh = cost.mesh
-    if mesh is None or mesh.tokens_at_once is None:
+    if layout is None or mesh is None:
         if not cost.microbatch_tokens:
             return []
         comment = say(CONFIG_MICROBATCH, **chips)
         return [f"config.microbatch_tokens = {cost.microbatch_tokens:_}  # {comment}"]
     lines = [f"# {say(CONFIG_LAYOUT, **{**chips, **mesh, 'count': chips.n_used})}"]
-    if built.batch_tokens:
-        if not has_batches:
-            lines.append(f"config.batch_tokens = ({_ramp(built.batch_tokens)},)")
-        lines.append(f"config.microbatch_tokens = {cost.microbatch_tokens or 0:_}")
-        lines.append(f"config.model.group_tokens = {mesh.group_tokens:_}")
+    if not has_batches:
+        lines.append(f"config.batch_tokens = ({_ramp(layout.ramp)},)")
+    lines.append(f"config.microbatch_tokens = {cost.microbatch_tokens or 0:_}")
+    lines.append(f"config.model.group_tokens = {mesh.group_tokens:_}")
     lines.append(f"config.mesh.expert = {mesh.expert}")
     lines.append(f"config.mesh.model = {mesh.model}")
     return [*lines, f"config.remat = {mesh.remat!r}"]
@@ -150,7 +152,7 @@ def _one_rate(peak: float | None) -> list[str]:
     ]
 
 
-def _ramp(batch_tokens: list[list[int]]) -> str:
+def _ramp(batch_tokens: Iterable[Iterable[int]]) -> str:
     """Batches as Python source."""
     return ", ".join(f"({start:_}, {tokens:_})" for start, tokens in batch_tokens)
 
