@@ -10,13 +10,11 @@ import scipy.optimize
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fit.errors import UserError
-from fit.fitted_law.law import Law, load
-from fit.fitting import learning_rate
+from fit.fitted_law.law import load
 from fit.laws import FORMS
 from fit.model import architecture
-from fit.model.chips import CHIPS, Chip
-from fit.planning import cost, dense_models, optimum, plan_answer, planning, recipe, target
+from fit.model.chips import CHIPS
+from fit.planning import cost, dense_models, optimum, plan_answer, planning, target
 from fit.planning.problem import Problem
 from fit.render import tables
 
@@ -69,7 +67,7 @@ def test_table_2(law):
     }
 
 
-def brute_force(reduced, e, constraints, points=400_001):
+def brute_force(reduced, e, constraints, points=100_001):
     """The best loss and n_active on a fine grid of widths; every constraint checked by its own definition."""
     m, mu, n, nu, c, k = (float(v) for v in reduced)
     low = np.log(64.0)
@@ -133,28 +131,11 @@ def test_constrained_optimum_is_brute_force(flops, memory, kv, served, cap, e, n
     if expected is not None:
         assert float(result.loss) == pytest.approx(expected[0], rel=1e-6)
         assert float(result.loss) <= expected[0] * (1 + 1e-11)  # never worse than a point of the grid
+        assert float(result.n_active) == pytest.approx(expected[1], rel=1e-3)  # where the loss is flat, too
         used = 6 * result.n_active * result.n_tokens + 2 * result.n_active * constraints.inference_tokens
         assert flops is None or used <= constraints.flops * (1 + 1e-9)
         assert memory is None or (constraints.memory(PAPER, result.d_model, e) <= constraints.memory_bytes * (1 + 1e-9))
         assert cap is None or result.n_tokens <= constraints.max_tokens
-
-
-@pytest.mark.parametrize("width_per_block", [24, 64, 100])
-@pytest.mark.parametrize("e", [1, 4, 32])
-def test_a_memory_that_holds_the_smallest_model_exactly(law, width_per_block, e):
-    shape = architecture.Architecture(vocab_size=257, width_per_block=width_per_block)
-    smallest = float(shape.n_total(width_per_block, e))
-    limits = optimum.Constraints(flops=1e22, memory_bytes=2 * smallest)
-    best = optimum.best_models(Problem(law, shape, limits), e)
-    assert best.feasible and float(best.n_total) == pytest.approx(smallest, rel=1e-8)
-
-
-def test_inference_optimum_size_is_brute_force(law):
-    """The loss is flat at its optimum, so the size is compared too: with inference tokens it solves an equation."""
-    constraints = optimum.Constraints(flops=1e22, inference_tokens=1e11)
-    for e in (1, 8):
-        _, size = brute_force(law.chinchilla_coefficients_at(e), e, constraints)
-        assert float(optimum.best_models(Problem(law, PAPER, constraints), e).n_active) == pytest.approx(size, rel=1e-5)
 
 
 @pytest.mark.parametrize("kind, count", [("H100", 1), ("v5e", 8), ("H100", 64), ("B200", 512)])
@@ -185,14 +166,6 @@ def test_optimum_on_chips_is_brute_force(law, kind, count):
         best = int(np.argmin(loss))
         assert (result.size_bound == "chips") == (not fits[best + 1] and 2 * total[best + 1] <= 1e12)
         assert chips.holding(PAPER.shape(float(result.d_model), float(e)), on_any_mesh=False).n_devices <= count
-
-
-def test_loss_falls_as_constraints_loosen(law):
-    for name, values in dict(flops=np.geomspace(1e19, 1e25, 30), memory_bytes=np.geomspace(1e9, 1e12, 30)).items():
-        constraints = dataclasses.replace(
-            optimum.Constraints(flops=1e22, memory_bytes=4e10, kv_tokens=4096.0), **{name: values}
-        )
-        assert np.all(np.diff(optimum.best_models(Problem(law, PAPER, constraints), 4.0).loss) <= 1e-12)
 
 
 def test_near_optimal_band_ends_at_a_tenth_of_a_percent(law):
@@ -233,12 +206,6 @@ def test_flops_of_dense_inverts_the_optimum(law):
     assert target.least_flops(Problem(law, PAPER, optimum.Constraints(flops=1e22, memory_bytes=1e9)), 1.0, 2.07) is None
 
 
-def test_a_root_without_a_change_of_sign_is_nan():
-    target = np.array([3.0, 100.0, 1.0])
-    result = architecture.root(lambda x: np.exp(x) - target, 0.0, [2.0, 2.0, 1.0])
-    np.testing.assert_allclose(result, [np.log(3), np.nan, 0.0], rtol=1e-14)
-
-
 @pytest.mark.parametrize(
     "function",
     [
@@ -257,59 +224,6 @@ def test_roots_are_those_of_bisection(function):
     with np.errstate(all="ignore"):
         bisected = [scipy.optimize.bisect(function, -10, 30, (crossing,), xtol=1e-15) for crossing in crossings]
     np.testing.assert_allclose(roots, bisected, rtol=1e-13)
-
-
-@pytest.mark.parametrize(
-    "constraints, words",
-    [
-        (optimum.Constraints(flops=1e21, memory_bytes=1e6), ["--memory_gb", "13 times", "0.001 GB"]),
-        (optimum.Constraints(flops=1e21, inference_tokens=1e15), ["--flops", "13 times", "--inference_tokens"]),
-        (optimum.Constraints(flops=1e3), ["--flops", "single token"]),
-        (optimum.Constraints(memory_bytes=1e9), ["nothing bounds"]),
-        (optimum.Constraints(flops=1e21, chips=cost.Chips("tiny", 2, 0.4)), ["--chips", "GB of 2 x tiny"]),
-        (
-            optimum.Constraints(memory_bytes=1e9, max_tokens=1e9, inference_tokens=1e9),
-            ["--inference_tokens", "--flops"],
-        ),
-    ],
-)
-def test_what_cannot_be_met_is_named(law, constraints, words, monkeypatch):
-    monkeypatch.setitem(CHIPS, "tiny", Chip("tiny", "tiny", 1e12, 1e7, 1e9))
-    with pytest.raises(UserError) as e:
-        optimum.best_of_each_number(Problem(law, PAPER, constraints, law.experts))
-    assert all(word in e.value.sentence for word in words) and "\n" not in e.value.sentence
-
-
-def test_law_that_does_not_fall_is_refused():
-    rising = Law("x", FORMS["chinchilla"], dict(A=1.0, B=1.0, E=1.0, alpha=-0.1, beta=0.3))
-    with pytest.raises(UserError, match="does not fall"):
-        optimum.best_of_each_number(Problem(rising, PAPER, optimum.Constraints(flops=1e20), [1]))
-
-
-def test_width_inverts_n_active():
-    for shape in (PAPER, architecture.Architecture(vocab_size=257, width_per_block=32)):
-        d = np.geomspace(1, 1e6, 100)
-        np.testing.assert_allclose(shape.d_model(shape.n_active(d)), d, rtol=1e-12)
-
-
-def test_counts_of_the_paper():
-    """App. H prints 321M active and 5.0B in total for d = 1024 and E = 32, and 79M and 211M for d = 512 and E = 8."""
-    wide = architecture.Model(PAPER, 16, 32)
-    narrow = architecture.Model(PAPER, 8, 8)
-    assert (wide.shape.n_active, wide.shape.n_total) == (321030144, 5001873408)
-    assert round(narrow.shape.n_active / 1e6) == 79 and round(narrow.shape.n_total / 1e6) == 211
-    assert learning_rate.predict(load(recipe.PAPERS_LAW).models.learning_rate, 321030144, 8) == pytest.approx(
-        np.exp(8.39 - 0.81 * np.log(321030144) - 0.25 * np.log(8)), rel=0.06
-    )  # Eq. 10 as printed, two digits
-
-
-def test_exact_parameters_weight_by_weight():
-    for e in (1, 4):
-        model = architecture.Model(architecture.Architecture(vocab_size=257, width_per_block=32), 3, e)
-        d = 96
-        f = 288
-        block = [d * 3 * d, d * d] + e * [d * f, d * f, f * d] + ([d * e] if e > 1 else []) + 4 * [d]
-        assert model.exact_parameters == 3 * sum(block) + 257 * d + d * 257
 
 
 @pytest.mark.parametrize("memory, kv_tokens", [(24e9, 16384.0), (2e9, 0.0)])
