@@ -10,9 +10,8 @@ import fit
 from fit import __main__ as command_line
 from fit.fitted_law.law import load
 from fit.model.architecture import PAPER
-from fit.planning import optimum, planning
+from fit.planning import optimum
 from fit.planning.compare import SharedProblem, compare_laws
-from fit.planning.problem import Problem
 
 SHAPE = dict(vocab_size=PAPER.vocab_size, width_per_block=PAPER.width_per_block)
 LIMITS = optimum.Constraints(flops=1e22, memory_bytes=8e10)
@@ -29,29 +28,35 @@ def answers(*laws, limits=LIMITS, experts=None):
     return {row["law"]: row for row in result["laws"]}, result
 
 
-def test_the_joint_law_answers_as_its_plan():
-    row = answers("joint-moe-2025")[0]["joint-moe-2025"]
-    planned = planning.plan_within(Problem(load("joint-moe-2025"), PAPER, LIMITS, [1, 2, 4, 8, 16, 32]))
-    for name in ("n_experts", "n_active", "n_total", "n_tokens", "loss", "size_bound", "memory_bytes"):
-        assert row[name] == planned["best"][name]
-    outside = {o["column"]: o["factor"] for o in row["extrapolation"]}
-    assert outside == pytest.approx({o["column"]: o["factor"] for o in planned["extrapolation"]}, rel=1e-12)
-    dense = planned["dense"]
-    assert row["dense"]["loss"] == dense["loss"] and row["dense"]["n_active"] == dense["n_active"]
-    assert row["dense"]["loss_saved_share"] == pytest.approx(dense["loss_saved"] / dense["loss"], rel=1e-12)
-    assert 1 / row["dense"]["flops_ratio"] == pytest.approx(1 - dense["flops_saved"], rel=1e-12)
+ASKED = {
+    "flops": dict(flops=1e22, memory_gb=80),
+    "hours": dict(chips="H100:8", hours=100, kv_tokens=4096),
+    "paper": dict(flops=1e21, chips="H100:64", shape="paper"),
+    "paper-hours": dict(hours=100, chips="H100:64", shape="paper"),
+    "served": dict(flops=1e22, chips="H100:64", devices=4, serve=dict(tokens_per_second=5000, batch=32)),
+}
 
 
-def test_the_joint_law_answers_as_its_plan_by_hours():
-    """The same model, extrapolation, speed and serving as in the plan's row of that number of experts."""
-    limits = dict(chips="H100:8", hours=100.0, kv_tokens=4096.0)
-    (row,) = fit.compare(laws=["joint-moe-2025"], **limits).laws
-    planned = fit.plan("joint-moe-2025", **limits)
-    (optimum_row,) = (model for model in planned.optima if model.n_experts == row.n_experts)
-    for name in ("n_active", "n_total", "n_tokens", "loss", "size_bound", "memory_bytes", "extrapolation", "speed"):
-        assert row[name] == optimum_row[name], name
-    assert row.serving == optimum_row.cost.serving
-    assert row.clock == planned.clock
+@pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
+def test_the_joint_law_answers_as_its_plan(asked):
+    """The same model, extrapolation, speed and serving, and the same gain over dense models."""
+    found = fit.compare(["joint-moe-2025"], **asked)
+    (row,) = found.laws
+    plan = fit.plan("joint-moe-2025", **asked)
+    (best,) = (model for model in plan.optima if model.n_experts == row.n_experts)
+    assert best.loss == min(model.loss for model in plan.optima)
+    for name in ("n_active", "n_total", "n_tokens", "loss", "size_bound", "memory_bytes", "extrapolation"):
+        assert row[name] == best[name], name
+    assert row.get("clock") == plan.clock and found.agreement == []
+    if "chips" in asked:
+        assert row.serving == best.cost.serving
+    if "hours" in asked and "shape" not in asked:
+        assert row.speed == best.speed and "flops_ratio" not in row.dense
+        assert 1 / row.dense.hours_ratio == pytest.approx(1 - plan.dense.hours_saved, rel=1e-9)
+    else:
+        assert 1 / row.dense.flops_ratio == pytest.approx(1 - plan.dense.flops_saved, rel=1e-9)
+    assert row.dense.loss == plan.dense.loss and row.dense.n_active == plan.dense.n_active
+    assert row.dense.loss_saved_share == pytest.approx(plan.dense.loss_saved / plan.dense.loss, rel=1e-9)
 
 
 def test_the_fine_grained_law_is_asked_by_its_own_counts():
@@ -102,7 +107,6 @@ def test_what_the_laws_agree_on():
     dense = {name: row["dense"]["n_tokens"] for name, row in rows.items()}
     assert agreed["dense", "n_tokens"]["high"] == max(dense.values()) and len(dense) == 4
     assert rows["chinchilla-refit-2024"]["dense"]["loss_saved_share"] == 0
-    assert answers("joint-moe-2025")[1]["agreement"] == []
 
 
 def test_without_a_limit_of_memory_the_numbers_compared_set_the_answer():
