@@ -12,21 +12,19 @@ from fit import __main__ as command_line
 from fit.messages import units
 from fit.model import efficiencies
 from fit.planning import compare
-from fit.render import figures, report
+from fit.render import figures
 from fit.render.figures import budget, style
-from fit.render.report_options import ReportOptions
 from fit.table.runs import read_runs
 
 PUBLISHED = "joint-moe-2025"
 OURS = "jmoe-bytes-2026"
 RUNS = "results/runs.csv"
 BUDGETS = {
-    "flops": (PUBLISHED, ["--flops=1e22", "--memory_gb=80", "--kv_tokens=16384"]),
-    "hours": (PUBLISHED, ["--chips=H100:64", "--hours=240", "--dollars_per_hour=2.5", "--memory_gb=160"]),
-    "time": (PUBLISHED, ["--chips=H100:64", "--hours=240", "--experts=1,8,32", "--max_tokens=2e11"]),
-    "ours": (OURS, ["--flops=1e15"]),
+    "flops": (PUBLISHED, "--flops=1e22 --chips=H100:64 --inference_tokens=1e12 --kv_tokens=16384 --experts=1,32"),
+    "hours": (PUBLISHED, "--chips=H100:64 --hours=240 --dollars_per_hour=2.5 --memory_gb=160 --experts=1,8,32"),
+    "ours": (OURS, "--flops=1e15 --chips=H100:8 --shape=paper --experts=1,12"),
 }
-LAWS = dict.fromkeys(BUDGETS, compare.LAWS) | {"time": ("fine-grained-2024",)}
+LAWS = {"flops": compare.LAWS, "hours": ("fine-grained-2024",), "ours": compare.LAWS}
 
 
 def printed(capsys, *arguments):
@@ -48,27 +46,18 @@ def rows_of(page, heading):
     return [dict(zip(head, row, strict=True)) for row in rows]
 
 
-class Pages(dict):
-    """{budget: page} as the command writes them, each when it is first asked for."""
-
-    def __init__(self, folder):
-        self.folder = folder
-
-    def __missing__(self, name):
-        law, limits = BUDGETS[name]
-        out = self.folder / f"{name}.html"
-        runs = [f"--runs={RUNS}"] if law == OURS else []
-        laws = f"--laws={','.join(LAWS[name])}"
-        assert (
-            command_line.run(["report", f"--law={law}", *runs, f"--plan={' '.join(limits)}", laws, f"--out={out}"]) == 0
-        )
-        self[name] = out.read_text()
-        return self[name]
-
-
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
-    return Pages(tmp_path_factory.mktemp("reports"))
+    """{budget: page} as the command writes them."""
+    folder = tmp_path_factory.mktemp("reports")
+    made = {}
+    for name, (law, limits) in BUDGETS.items():
+        out = folder / f"{name}.html"
+        arguments = [f"--law={law}", f"--plan={limits}", f"--laws={','.join(LAWS[name])}", f"--out={out}"]
+        runs = [f"--runs={RUNS}"] if law == OURS else []
+        assert command_line.run(["report", *arguments, *runs]) == 0
+        made[name] = out.read_text()
+    return made
 
 
 @pytest.mark.parametrize("name", BUDGETS)
@@ -76,7 +65,7 @@ def test_the_report_opens_with_the_lines_of_fit_plan(pages, name, capsys):
     law, limits = BUDGETS[name]
     page = pages[name]
     lines = []
-    for line in printed(capsys, "plan", f"--law={law}", *limits).splitlines():
+    for line in printed(capsys, "plan", f"--law={law}", *limits.split()).splitlines():
         if line.startswith("    ") and lines:
             lines[-1] += " " + line.strip()
         else:
@@ -95,7 +84,7 @@ def test_its_laws_answer_as_in_fit_compare(pages, name, capsys):
     laws = ",".join(dict.fromkeys((law, *LAWS[name])))
     shape = fit.load(law).architecture
     like_ours = [f"--shape=vocab_size:{shape.vocab_size},width_per_block:{shape.width_per_block}"]
-    same = limits if law == PUBLISHED else [*limits, *like_ours]
+    same = limits.split() if law == PUBLISHED else [*limits.split(), *like_ours]
     compared = json.loads(printed(capsys, "compare", f"--laws={laws}", *same, "--json"))
     rows = rows_of(pages[name], "What the laws disagree about")
     assert [row["law"] for row in rows] == [answer["law"] for answer in compared["laws"]]
@@ -112,23 +101,22 @@ def test_its_laws_answer_as_in_fit_compare(pages, name, capsys):
     assert rows[0]["n_active"] == best["n_active"]
 
 
-def test_a_budget_in_flops_is_the_hours_that_it_takes_on_the_chips(tmp_path):
-    limits = dict(flops=1e22, chips="H100:64", inference_tokens=1e12, experts=[1, 32])
-    options = ReportOptions.parse(plan=limits, laws=["fine-grained-2024"])
-    written = report.write_report(fit.load(PUBLISHED), None, str(tmp_path / "r.html"), options)
-    by_flops, by_clock = rows_of(written.page, "By wall-clock time")
-    assert by_flops["n_active"] == units.amount(written.plan.best.n_active)
-    plan = fit.plan(PUBLISHED, **limits)
+def test_a_budget_in_flops_is_the_hours_that_it_takes_on_the_chips(pages):
+    by_flops, by_clock = rows_of(pages["flops"], "By wall-clock time")
+    limits = dict(chips="H100:64", inference_tokens=1e12, kv_tokens=16384, experts=[1, 32])
+    plan = fit.plan(PUBLISHED, flops=1e22, **limits)
+    assert by_flops["n_active"] == units.amount(plan.best.n_active)
     of_training = plan.best.n_tokens / plan.best.speed.tokens_per_second[1] / 3600
     of_all = of_training * 1e22 / plan.best.training_flops
-    assert f"{units.duration(of_all)} on 64 x H100 choose" in words(written.page)
-    by_hours = fit.plan(PUBLISHED, **limits | dict(flops=None, hours=of_all))
+    assert f"{units.duration(of_all)} on 64 x H100 choose" in words(pages["flops"])
+    by_hours = fit.plan(PUBLISHED, hours=of_all, **limits)
     assert by_clock["n_active"] == units.amount(by_hours.best.n_active)
-    assert "Loss against hours on the same chips" in written.page
+    assert "Loss against hours on the same chips" in pages["flops"]
+    assert "By wall-clock time" not in pages["ours"]  # the paper's shapes have no modelled speed
 
 
 def test_its_numbers_follow_from_each_other(pages):
-    plan = fit.plan(PUBLISHED, chips="H100:64", hours=240, dollars_per_hour=2.5, memory_gb=160)
+    plan = fit.plan(PUBLISHED, chips="H100:64", hours=240, dollars_per_hour=2.5, memory_gb=160, experts=[1, 8, 32])
     rows = {row["quantity"]: row["value"] for row in rows_of(pages["hours"], "Numbers to check")}
     best = plan.best
     assert rows["training FLOPs"] == units.flops(6 * best.n_active * best.n_tokens)
@@ -175,13 +163,6 @@ def test_loss_against_hours_is_that_of_plans_by_wall_clock_time(tmp_path, capsys
         assert message in capsys.readouterr().err
 
 
-def test_the_papers_shapes_have_no_hours_to_compare(tmp_path):
-    limits = "--flops=1e21 --chips=H100:64 --shape=paper"
-    out = tmp_path / "report.html"
-    assert command_line.run(["report", "--law=joint-moe-2025", f"--plan={limits}", f"--out={out}"]) == 0
-    assert "By wall-clock time" not in out.read_text()
-
-
 def test_isoflop_panels_stand_at_budgets_that_runs_have(pages):
     law = fit.load(OURS)
     runs = read_runs(fit.read(RUNS), law.form.columns, mix_corpora=True)
@@ -195,20 +176,12 @@ def test_isoflop_panels_stand_at_budgets_that_runs_have(pages):
     assert {re.findall(r"<td[^>]*>(.*?)</td>", row)[0] for row in table[1:]} == {units.flops(f) for f in budgets}
 
 
-def test_residuals_are_those_of_the_experts_that_the_plan_has(pages):
-    law = fit.load(OURS)
+def test_residuals_are_those_of_the_number_of_experts_nearest_to_the_plans(pages):
     table = fit.read(RUNS)
-    rows = rows_of(pages["ours"], f"Residuals with {fit.plan(law, flops=1e15).best.n_experts} experts")
-    measured = table.numbers("loss")[table.numbers("n_experts") == fit.plan(law, flops=1e15).best.n_experts]
+    assert "No run has the plan's 12 experts" in words(pages["ours"])
+    rows = rows_of(pages["ours"], "Residuals with 16 experts")
+    measured = table.numbers("loss")[table.numbers("n_experts") == 16]
     assert sorted(row["loss"] for row in rows) == sorted(f"{loss:.4f}" for loss in measured)
     for row in rows:
         off = 100 * (float(row["predicted_loss"]) / float(row["loss"]) - 1)
         assert float(row["percent"]) == pytest.approx(off, abs=0.02)
-
-
-def test_a_number_of_experts_without_runs_is_judged_by_the_nearest(tmp_path):
-    law = fit.load(OURS)
-    options = ReportOptions.parse(plan=dict(flops=1e15, experts=[1, 64]))
-    written = report.write_report(law, RUNS, str(tmp_path / "r.html"), options)
-    assert written.plan.best.n_experts == 64
-    assert "Residuals with 32 experts" in written.page and "No run has the plan's 64 experts" in words(written.page)
