@@ -28,8 +28,7 @@ ENV = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
 def folder(tmp_path_factory):
     """Runs, and the law that the command line fits to them, once for all tests here."""
     folder = tmp_path_factory.mktemp("fit")
-    runs = fit_runs.paper_runs(noise=0.002, seed=4)
-    fit_runs.write_csv(folder / "runs.csv", runs, corpus_fingerprint=["one"] * len(runs))
+    fit_runs.write_csv(folder / "runs.csv", fit_runs.dense_runs(n=36))
     law(folder, "law.json")
     return folder
 
@@ -40,9 +39,9 @@ def law(folder, out):
         "law",
         f"--runs={folder}/runs.csv",
         f"--out={folder}/{out}",
-        "--form=joint",
+        "--form=chinchilla",
         "--holdout=largest-compute:3",
-        "--bootstrap=20",
+        "--bootstrap=2",
     ]
     env = ENV | {"JMOE_CACHE": f"{folder}/cache"}
     subprocess.run([sys.executable, "-m", "fit", *arguments], check=True, env=env, capture_output=True)
@@ -56,17 +55,17 @@ def test_answers_are_utf_8_in_any_locale():
 
 def test_law_says_both_errors_and_keeps_them(folder, capsys):
     record = json.loads((folder / "law.json").read_text())
-    assert record["fitted"]["runs"] == 267 and record["held_out"]["runs"] == 3
-    n, d, e = fit_runs.paper_grid()
-    loss = fit_runs.paper_runs(noise=0.002, seed=4).loss
-    predicted = fit_runs.joint_loss(n, d, e, record["coefficients"])
-    out = np.argsort(-n * d, kind="stable")[:3]
-    relative = np.abs(predicted / loss - 1)
+    assert record["fitted"]["runs"] == 33 and record["held_out"]["runs"] == 3
+    runs = fit_runs.dense_runs(n=36)
+    c = record["coefficients"]
+    predicted = c["E"] + c["A"] / runs.n_active ** c["alpha"] + c["B"] / runs.n_tokens ** c["beta"]
+    out = np.argsort(-runs.n_active * runs.n_tokens, kind="stable")[:3]
+    relative = np.abs(predicted / runs.loss - 1)
     assert record["held_out"]["mean_relative_error"] == pytest.approx(relative[out].mean(), rel=1e-6)
     assert record["held_out"]["max_relative_error"] == pytest.approx(relative[out].max(), rel=1e-6)
     assert record["fitted"]["mean_relative_error"] == pytest.approx(np.delete(relative, out).mean(), rel=1e-6)
     said = lines.text(law_details.details(load(str(folder / "law.json"))))
-    assert re.search(r"mean relative error on 267 fitted runs: 0\.\d\d%", said)
+    assert re.search(r"mean relative error on 33 fitted runs: 0\.\d\d%", said)
     assert re.search(r"mean relative error on 3 held-out runs: 0\.\d\d% \(largest", said)
 
 

@@ -1,11 +1,8 @@
 """What functions return and take: results with names, frames and JSON, and signatures that say every option."""
 
 import dataclasses
-import html
 import inspect
 import math
-import re
-import rlcompleter
 import subprocess
 import sys
 
@@ -114,25 +111,7 @@ def test_every_result_is_a_frame(tmp_path):
     architecture = fit.holistic(flops=1e21)
     assert architecture.fit is None and len(architecture.to_frame()) == 1
     for result in (predicted, compared, judged, architecture):
-        assert isinstance(result, Result) and isinstance(result, Record)
-        shown = html.unescape(re.sub(r"<[^<>]*>", "", result._repr_html_()))
-        assert str(result) and "".join(shown.split()) == "".join(str(result).split())
-
-
-def test_a_user_finds_everything_without_the_docs(plan):
-    """As a prompt does it: names are completed, a signature and a docstring shown, attributes listed."""
-    completer = rlcompleter.Completer(dict(fit=fit, plan=plan))
-    completed = [completer.complete("fit.pl", i) for i in range(3)]
-    assert any(name and name.startswith("fit.plan(") for name in completed)
-    signature = str(inspect.signature(fit.plan))
-    assert (
-        "flops: float | str | None = None" in signature
-        and "mfu: float | dict[int, float] | str | None = None" in signature
-    )
-    assert "memory_gb: Memory of one device in GB" in inspect.getdoc(fit.plan)
-    assert {"n_experts", "n_active", "n_tokens", "loss", "extrapolation"} <= set(dir(plan.best))
-    assert {"optima", "best", "buildable", "warnings", "to_frame", "to_dict"} <= set(dir(plan))
-    assert "size_bound: What fixes the size" in inspect.getdoc(type(plan.best))
+        assert isinstance(result, Result) and isinstance(result, Record) and str(result)
 
 
 def test_the_stub_for_editors_is_current():

@@ -1,9 +1,5 @@
 """Numbers as people write them, in flags and from Python, and what a prompt completes."""
 
-import subprocess
-import sys
-
-import helpers
 import pytest
 
 import fit
@@ -17,16 +13,12 @@ from fit.planning.options import PlanOptions
     [
         ("n_active", "1.5B", 1.5e9),
         ("n_active", "300m", 3e8),
-        ("max_tokens", "2T", 2e12),
         ("max_tokens", "16 K", 16e3),
-        ("flops", "1e22", 1e22),
         ("flops", "+.5e3", 500),
         ("memory_gb", "80GB", 80),
-        ("memory_gb", "80", 80),
         ("memory_gb", "1.5TB", 1500),
         ("memory_gb", "80GiB", 80 * 2**30 / 1e9),
         ("hours", "10d", 240),
-        ("hours", "240h", 240),
         ("hours", "2w", 336),
         ("hours", "30min", 0.5),
     ],
@@ -41,16 +33,6 @@ def test_a_number_is_read_as_people_write_it(name, text, value):
 )
 def test_units_of_something_else_are_no_number(name, text):
     assert parse_number(name, text) is None
-
-
-def test_flags_and_python_take_the_same_words():
-    plain = fit.plan("joint-moe-2025", flops=1e21, memory_gb=80, max_tokens=1e11, devices=2)
-    typed = fit.plan("joint-moe-2025", flops="1e21", memory_gb="80GB", max_tokens="100B", devices="2")
-    assert typed.best == plain.best
-    flags = ["--flops=1e21", "--memory_gb=80GB", "--max_tokens=100B", "--devices=2"]
-    command = [sys.executable, "-m", "fit", "plan", "--law=joint-moe-2025", *flags]
-    said = subprocess.run(command, capture_output=True, text=True, cwd=helpers.ROOT, check=True).stdout
-    assert said.strip() == str(plain).strip()
 
 
 def test_a_prompt_completes_every_function_of_fit():
