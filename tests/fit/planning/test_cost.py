@@ -4,17 +4,14 @@ import dataclasses
 import json
 import math
 import runpy
-import types
 
 import fit_runs
 import numpy as np
 import pytest
 
 import fit
-from fit.errors import UserError
 from fit.fitted_law.law import Law, load
-from fit.form import Form
-from fit.laws import FORMS, joint
+from fit.laws import FORMS
 from fit.messages import units
 from fit.model.architecture import PAPER
 from fit.model.chips import CHIPS
@@ -259,14 +256,6 @@ def test_a_target_of_repeated_text_on_chips_and_a_law_with_draws(tmp_path):
     assert again.target.best.hours <= 1e-6 * (1 + 1e-9)
     assert again.target.best.loss == pytest.approx(found.best.loss, rel=1e-12)
     assert again.best.n_active == pytest.approx(found.best.n_active, rel=1e-3)
-
-
-def test_repeated_text_needs_a_law_of_its_kind():
-    page = types.SimpleNamespace(
-        **{name: value for name, value in vars(joint).items() if name != "chinchilla_coefficients_at"}
-    )
-    with pytest.raises(UserError, match="the worth of its repeated text is not known"):
-        repeats.of_law(Law("searched", Form(page), fit_runs.TABLE_3), 1e9)
 
 
 def test_durations():

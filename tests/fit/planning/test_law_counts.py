@@ -93,12 +93,6 @@ def test_by_flops_it_is_the_best_of_a_grid(name, vocab_size, limits):
     assert [row.n_experts for row in found.optima] == experts
 
 
-@pytest.mark.parametrize("law", NO_EMBEDDING)
-def test_repeated_text_is_refused_where_its_size_is_not_known(law):
-    with pytest.raises(fit.UserError, match=f"law={law} counts sizes without the embedding"):
-        fit.plan(law, flops=1e20, max_tokens=1e15, epochs=1)
-
-
 def test_by_hours_the_law_sees_its_own_vocabulary_and_the_clock_the_real_one():
     """The loss of each model is that of its blocks with the law's vocabulary, on the tokens of its own speed."""
     law = load(LAW)

@@ -293,7 +293,9 @@ def test_a_law_of_several_widths_asks_for_one(browser, tmp_path, capsys):
     assert command_line.run(["page", f"--law={law}", f"--out={tmp_path}/planner.html"]) == 0
     capsys.readouterr()
     planner = Planner(browser, tmp_path).open()
-    assert typed(f"python -m fit plan --law={law} --flops=2e12", capsys)[1] == planner.text("refusal")
+    said = typed(f"python -m fit plan --law={law} --flops=2e12", capsys)[1]
+    assert said == planner.text("refusal") and "2 values of width_per_block (8, 16)" in said
+    assert "--shape=width_per_block" in said
     planner.fill(width_per_block="8")
     assert planner.plan()["width_per_block"] == 8 and planner.errors == []
     planner.tab.close()
