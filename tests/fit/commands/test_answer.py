@@ -2,7 +2,6 @@
 
 import json
 import re
-import shlex
 
 import fit_runs
 import pytest
@@ -16,11 +15,6 @@ ASKED = [
     dict(law=JOINT, flops=1e22, memory_gb=80, kv_tokens=16384, inference_tokens=1e11),
     dict(law="sparsity-2025", flops=1e21, shape=dict(used=[1, 2, 4])),
 ]
-
-
-def printed(capsys, asked, *more):
-    assert command_line.run(["plan", *asked.split(), *more]) == 0
-    return capsys.readouterr().out
 
 
 def sentences_of(text):
@@ -50,17 +44,6 @@ def test_how_sure_a_law_with_draws_is(folder):
     assert [low, high] == [columns["predicted_loss_low"][0], columns["predicted_loss_high"][0]]
     (line,) = (line for line in sentences_of(str(plan)) if line.startswith("How sure: "))
     assert f"{low:.4f} to {high:.4f} in 80 of 100 cases" in line and " of 20 draws; " in line
-
-
-def test_what_to_type_next(tmp_path, capsys, monkeypatch):
-    """The command that starts the config."""
-    monkeypatch.chdir(tmp_path)
-    asked = f"--law={JOINT} --chips=H100:64 --hours=24"
-    text = printed(capsys, asked, "--emit_config=ten.py")
-    words = shlex.split(text[text.index("  python -m") :])
-    assert words[2] == "launch.sweep" and {"--sweep=ten.py", "--accelerator=H100:8x8", "--dry_run"} <= set(words)
-    text = printed(capsys, "--law=joint-moe-2025 --flops=1e20", "--emit_config=one.py")
-    assert text.splitlines()[-1].strip() == "python -m jmoe.train --config=one.py --workdir=runs/one"
 
 
 # -- fit law, compare, next and speedup

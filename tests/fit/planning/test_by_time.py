@@ -40,18 +40,6 @@ def test_ranges_hold_the_middle_and_agree(capsys):
         assert tokens == pytest.approx([row["n_tokens"]] * 3)
 
 
-def test_what_flops_would_choose_is_what_a_plan_by_them_chooses(capsys):
-    flags = [f"--law={LAW}", "--chips=H100:1", "--hours=500"]
-    found = plan(capsys, *flags[1:3])
-    by_flops = [f"--flops={found['best']['training_flops']!r}", "--chips=H100:1", "--mfu=0.4"]
-    assert command_line.run(["plan", f"--law={LAW}", *by_flops, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["best"]["n_experts"] == found["clock"]["by_flops"]
-    assert command_line.run(["plan", *flags, "--verbose"]) == 0
-    told = " ".join(capsys.readouterr().out.split())
-    assert "speed on these chips (modelled" in told
-    assert told.count("tokens/s (") == len(found["optima"])
-
-
 def test_experts_that_the_law_counts_as_no_whole_number():
     """16 experts split in 4 with one of them shared are built as 64, which the law counts as 16.25."""
     shape = dict(shape=dict(granularity=4, shared_experts=1), experts=[8, 16], chips="B200:32", hours=100)

@@ -89,18 +89,10 @@ def test_recipes_of_published_models_are_near(name):
     run = rates.CountedRun(active, total, n_tokens, 6 * active * n_tokens, kind)
     value, low, high = rates.learning_rate(run)
     assert low <= value <= high and 1 / 2 < value / rate < 2
+    if kind == rates.MIXTURE:  # by compute alone
+        assert 1 / 1.25 < rates.LING.learning_rate(run) / rate < 1.25
     value, low, high = rates.batch_tokens(run)
     assert low <= value <= high and 1 / 2.5 < value / batch < 2.5
-
-
-LINGS = ["OLMoE", "DeepSeek-V2-Lite", "DeepSeek-V2", "DeepSeek-V3", "Kimi K2"]
-
-
-@pytest.mark.parametrize("name", LINGS)
-def test_the_law_of_compute_for_mixtures_is_within_a_quarter_of_published_rates(name):
-    active, total, n_tokens, rate, _ = PUBLISHED[name]
-    run = rates.CountedRun(active, total, n_tokens, 6 * active * n_tokens, rates.MIXTURE)
-    assert 1 / 1.25 < rates.LING.learning_rate(run) / rate < 1.25
 
 
 @pytest.mark.parametrize("total, n_tokens", [(1e13, 1e12), (1e10, 1e14), (3e11, 3e11)])
@@ -147,31 +139,18 @@ def test_models_below_all_published_laws_keep_the_recipe_of_the_laws_runs(tmp_pa
         assert recipe.recipe_of(law, Model(shape, n_blocks, 1), 1e10).base_config == base
 
 
-@pytest.mark.parametrize(
-    "n_tokens, batches, said",
-    [
-        (1e9, ((0, 1_000_000),), "1,000 steps, fewer than 2,000"),
-        (1e9, ((0, 1_000),), "1,000,000 steps, more than 500,000"),
-        (1e9, ((0, 1_000), (1_000_000, 100_000)), None),  # 1,000 steps, then 9,990
-    ],
-)
-def test_very_few_and_very_many_steps_are_doubted(n_tokens, batches, said):
-    doubts = recipe._doubts_of_steps(batches, n_tokens)
-    assert len(doubts) == (said is not None)
-    assert said is None or said in str(doubts[0])
-
-
 def test_a_ramp_for_a_mesh_has_whole_multiples():
     ramp = ((0, 1_048_576), (10, 2_097_152), (20, 4_194_304))
     assert recipe.divisible(ramp, 4096) == ramp
     assert recipe.divisible(ramp, 96 * 4096) == ((0, 3 * 96 * 4096), (10, 6 * 96 * 4096), (20, 11 * 96 * 4096))
     assert recipe.divisible(ramp, 1024 * 4096) == ((0, 4_194_304),)
+    assert recipe.steps_of(((0, 1_000), (1_000_000, 100_000)), 1e9) == 1_000 + 9_990
 
 
 # The plan that practitioners would sign, and its config.
 
 
-@pytest.mark.parametrize("law", ["joint-moe-2025", "sparsity-2025", "comprehensive-2025", "fine-grained-2024"])
+@pytest.mark.parametrize("law", ["joint-moe-2025", "comprehensive-2025"])
 def test_ten_days_of_64_h100_have_a_recipe_of_published_models(law, tmp_path, capsys):
     path = tmp_path / "ten_days.py"
     result = plan(capsys, "--chips=H100:64", "--hours=240", f"--emit_config={path}", law=law)

@@ -78,10 +78,10 @@ def test_mixtral_by_hand(batch):
     assert served.step_seconds(4096, chips) == pytest.approx(computing, rel=1e-9)
 
 
-@pytest.mark.parametrize("n_experts, top_k, batch", [(8, 2, 1), (8, 2, 3), (64, 6, 16), (128, 8, 64), (4, 4, 2)])
+@pytest.mark.parametrize("n_experts, top_k, batch", [(8, 2, 3), (64, 6, 16), (4, 4, 2)])
 def test_touched_experts_are_counted(n_experts, top_k, batch):
-    """Against 4,000 batches whose tokens choose at random."""
-    scores = np.random.default_rng(0).random((4000, batch, n_experts))
+    """Against 2,000 batches whose tokens choose at random."""
+    scores = np.random.default_rng(0).random((2000, batch, n_experts))
     chosen = np.argsort(scores, axis=-1)[..., :top_k]
     counts = [len(np.unique(of_batch)) for of_batch in chosen]
     assert serving.experts_touched(n_experts, top_k / n_experts, batch) == pytest.approx(np.mean(counts), rel=0.01)
@@ -155,10 +155,10 @@ def searched() -> Law:
 
 
 def least_by_brute_force(law: Law, limits: dict, e: float, required: float, batch: int) -> float:
-    """The least loss of 400,000 sizes within the limits, and of as many again around it."""
+    """The least loss of 100,000 sizes within the limits, and of as many again around it."""
     devices = limits.get("devices", 1)
     rate = devices * 989e12 * calibrated().products_of("H100")
-    sizes = np.geomspace(PAPER.n_active(64.0), 1e12, 400_000)
+    sizes = np.geomspace(PAPER.n_active(64.0), 1e12, 100_000)
     for _ in range(2):
         width = PAPER.d_model(sizes)
         total = 2 * width * 50_257 + (4 + 9 * e) * width**3 / 64
@@ -173,7 +173,7 @@ def least_by_brute_force(law: Law, limits: dict, e: float, required: float, batc
         columns = dict(n_active=sizes, n_tokens=np.maximum(n_tokens, 1), n_experts=np.full_like(sizes, e))
         loss = np.where(held & (n_tokens >= 1), law.loss(law.coefficients, columns), np.inf)
         i = int(np.argmin(loss))
-        sizes = np.geomspace(sizes[max(i - 1, 0)], sizes[i + 1], 400_000)
+        sizes = np.geomspace(sizes[max(i - 1, 0)], sizes[i + 1], 100_000)
     return float(loss.min())
 
 
@@ -203,9 +203,9 @@ def test_a_required_speed_by_brute_force(law, limits, required, batch):
 
 
 def test_some_of_these_are_bound_by_the_speed():
-    plan = fit.plan(LAW, flops=1e22, chips="H100:512", serve=dict(tokens_per_second=1e4))
+    plan = fit.plan(LAW, flops=1e22, chips="H100:64", serve=dict(tokens_per_second=1e4))
     assert {row.size_bound for row in plan.optima} == {"serving"}
-    free = fit.plan(LAW, flops=1e22, chips="H100:512")
+    free = fit.plan(LAW, flops=1e22, chips="H100:64")
     assert plan.best.loss > free.best.loss and plan.best.n_total < free.best.n_total
 
 
@@ -228,7 +228,7 @@ def test_a_required_speed_under_the_clock():
 def test_the_model_to_build_is_fast_enough(shape, batch):
     required = {1: 1000, 64: 8000}[batch]
     plan = fit.plan(
-        LAW, flops=1e22, chips="H100:512", shape=shape, serve=dict(tokens_per_second=required, batch=batch), devices=2
+        LAW, flops=1e22, chips="H100:64", shape=shape, serve=dict(tokens_per_second=required, batch=batch), devices=2
     )
     built = plan.buildable
     assert built.cost.serving_chips == 2
@@ -239,19 +239,19 @@ def test_the_model_to_build_is_fast_enough(shape, batch):
 
 def test_a_speed_that_no_model_reaches_is_one_sentence():
     with pytest.raises(UserError) as refused:
-        fit.plan(LAW, flops=1e22, chips="H100:512", serve=dict(tokens_per_second=1e9))
+        fit.plan(LAW, flops=1e22, chips="H100:64", serve=dict(tokens_per_second=1e9))
     # one block of width 64: 13 x 64^2 weights and the head of 50,257 rows
     nearest = 64 * 3.35e12 / 2 / (2 * (13 * 64**2 + 50_257 * 64))
     told = refused.value.sentence
     assert told.startswith("--serve=tokens_per_second:1e+09 cannot be met: the smallest model (1 block of width 64, ")
     assert f"comes nearest, with {nearest:.4g} tokens per second at batch 64 on 1 x H100 (modelled)" in told
     with pytest.raises(UserError, match="comes nearest, with"):
-        fit.compare([LAW], flops=1e22, chips="H100:512", serve=dict(tokens_per_second=1e9))
+        fit.compare([LAW], flops=1e22, chips="H100:64", serve=dict(tokens_per_second=1e9))
 
 
 def test_a_model_that_the_serving_chips_do_not_hold():
     with pytest.raises(UserError, match="serve=tokens_per_second on 2 x H100 cannot be met: the smallest .* its cache"):
-        fit.plan(LAW, flops=1e22, chips="H100:512", kv_tokens=1e9, devices=2, serve=dict(tokens_per_second=1))
+        fit.plan(LAW, flops=1e22, chips="H100:64", kv_tokens=1e9, devices=2, serve=dict(tokens_per_second=1))
     plan = fit.plan(LAW, flops=1e24, chips="H100:4096", serve=dict(tokens_per_second=1), experts=[8])
     assert plan.best.size_bound == "memory"
     assert plan.best.memory_bytes == pytest.approx(80 * 2**30, rel=1e-9)
@@ -269,7 +269,7 @@ def test_compared_laws_are_fast_enough():
     found = fit.compare(
         [LAW, "fine-grained-2024"],
         flops=1e22,
-        chips="H100:512",
+        chips="H100:64",
         serve=dict(tokens_per_second=5000, batch=32),
         devices=4,
         verbose=True,
