@@ -10,13 +10,6 @@ from planner_tab import Planner, calculating_tab, typed
 
 from fit import __main__ as command_line
 from fit.fitted_law.law import load
-from fit.planning import candidates, modelled_speed
-from fit.planning.constraints import Constraints
-from fit.planning.grid import ShapeRequest
-from fit.planning.model_grid import models_of
-from fit.planning.optimum import best_of_each_number
-from fit.planning.problem import Problem
-from fit.planning.training_chips import MEMORY_SHARE, Chips
 
 LAW = "joint-moe-2025"
 COUNTS = (1, 2, 4, 8, 16, 32, 64)
@@ -69,83 +62,48 @@ def wishes(count, seed):
         yield state
 
 
-def question_of(state):
-    """The problem of a state, as `fit plan` has it."""
-    law = load(LAW)
-    architecture = law.shaped(None, None)
-    chips = Chips("H100", int(state["chips"]), 0.4, memory_share=MEMORY_SHARE)
-    memory_bytes = 1e9 * float(state["memory_gb"]) if "memory_gb" in state else None
-    request = ShapeRequest()
-    limits = Constraints(
-        memory_bytes=memory_bytes,
-        bytes_per_parameter=float(state.get("bytes_per_parameter", 2)),
-        kv_tokens=float(state.get("context", 0)),
-        max_tokens=float(state["max_tokens"]) if "max_tokens" in state else None,
-        inference_tokens=float(state.get("inference_tokens", 0)),
-        hours=float(state["hours"]),
-        chips=chips,
-        request=request,
-    )
-    experts = tuple(map(int, state["experts"].split(","))) if "experts" in state else law.experts
-    problem = Problem(law, architecture, limits, experts)
-    return modelled_speed.at_modelled_speeds(problem, None)
+def flags_of(state):
+    """The flags of `fit plan` for a state."""
+    values = state | dict(chips=f"H100:{state['chips']}")
+    if "context" in state:
+        values["kv_tokens"] = values.pop("context")
+        values["bytes"] = f"weights:{values.pop('bytes_per_parameter')}"
+    return " ".join(f"--{name}={value}" for name, value in values.items())
 
 
-def hours_of(problem, row):
-    """The hours of a model on its tokens and chips, in its fastest layout, by the step's cost."""
-    problem = problem.on_chips(row.get("chips", problem.chips.count))
-    hours = []
-    for models in models_of(problem, row["n_experts"]):
-        is_model = (models.n_active == row["n_active"]) & (models.n_total == row["n_total"])
-        rows = np.flatnonzero(is_model & (np.asarray(models.shape.d_model) == row["d_model"]))
-        part = candidates.on_tokens(problem, models, rows, np.full(len(models.n_active), row["n_tokens"]))
-        if part is not None:
-            hours += (row["n_tokens"] * part.seconds_per_token / 3600).tolist()
-    return min(hours)
-
-
-def test_forty_questions_by_hours(tab):
-    """The loss lies within 0.1% of the best of all candidates, and the hours within 1% of the model's own."""
-    states = list(wishes(40, seed=1))
+def test_twenty_questions_by_hours(tab, capsys):
+    """Every field of the plan is one of the command's; losses are within 0.1%, hours within 3%; limits are kept."""
+    states = list(wishes(20, seed=1))
     answered = 0
     for state, answer in zip(states, tab.evaluate(ANSWER, states), strict=True):
-        problem = question_of(state)
         if answer["plan"] is None:
             command = answer["refusal"].partition("this command answers: ")[2]
             assert command.startswith(f"python -m fit plan --law={LAW} --hours="), (state, answer)
             continue
         answered += 1
+        line = json.loads(typed(f"python -m fit plan {flags_of(state)} --dollars_per_hour=2 --json", capsys)[0])
+        assert_fields_are_known(answer["plan"], line)
         best = answer["plan"]["best"]
-        solved = best_of_each_number(problem)
-        assert best["loss"] == pytest.approx(np.nanmin(solved.loss), rel=1e-3), state
-        assert best["speed"]["hours"][1] == pytest.approx(hours_of(problem, best), rel=1e-2), state
+        assert best["loss"] == pytest.approx(min(row["loss"] for row in line["optima"]), rel=1e-3), state
+        assert best["n_experts"] == line["odds"]["by_median"] and "odds" not in answer["plan"]
+        of_line = {row["n_experts"]: row for row in line["optima"]}
+        for row in answer["plan"]["optima"]:
+            assert row["loss"] == pytest.approx(of_line[row["n_experts"]]["loss"], rel=1e-3), state
+            hours = of_line[row["n_experts"]]["cost"]["training_hours"]
+            assert row["cost"]["training_hours"] == pytest.approx(hours, rel=3e-2), state
+            assert row["speed"]["mfu"] == pytest.approx(of_line[row["n_experts"]]["speed"]["mfu"], rel=8e-2), state
         served = best["n_tokens"] + float(state.get("inference_tokens", 0)) / 3
         assert served / best["speed"]["tokens_per_second"][1] / 3600 <= float(state["hours"]) * (1 + 1e-9)
         assert "memory_gb" not in state or best["memory_bytes"] <= 1e9 * float(state["memory_gb"])
         assert best["n_tokens"] <= float(state.get("max_tokens", math.inf))
-    assert answered >= 36
-
-
-def test_what_the_page_says_by_hours_is_what_the_command_line_says(tab, capsys):
-    """Every field of the plan is one of the command's; losses within 0.1%, and as many experts by the medians."""
-    state = dict(law=LAW, chips="8", hours="100", memory_gb="40", context="4096", inference_tokens="1e9")
-    (answer,) = tab.evaluate(ANSWER, [state])
-    flags = "--hours=100 --chips=H100:8 --memory_gb=40 --kv_tokens=4096 --inference_tokens=1e9 --dollars_per_hour=2"
-    line = json.loads(typed(f"python -m fit plan --law={LAW} {flags} --json", capsys)[0])
-    assert_fields_are_known(answer["plan"], line)
-    best = answer["plan"]["best"]
-    assert best["n_experts"] == line["odds"]["by_median"] and "odds" not in answer["plan"]
-    for row, row_of_line in zip(answer["plan"]["optima"], line["optima"], strict=True):
-        assert row["loss"] == pytest.approx(row_of_line["loss"], rel=1e-3)
-        assert row["cost"]["training_hours"] == pytest.approx(row_of_line["cost"]["training_hours"], rel=1e-2)
-        assert row["speed"]["mfu"] == pytest.approx(row_of_line["speed"]["mfu"], rel=0.05)
+    assert answered >= 18
 
 
 def assert_fields_are_known(page, line):
     """The names of the page's fields, at every depth, are those of the command's JSON."""
     if isinstance(page, dict) and not all(name.isdigit() for name in page):
         assert set(page) <= set(line)
-        for name in page:
+        for name in page.keys() - {"findings"}:  # whose values have the names of each code
             assert_fields_are_known(page[name], line[name])
     elif isinstance(page, list) and page and isinstance(page[0], dict) and line:
         assert_fields_are_known(page[0], line[0])
