@@ -1,5 +1,6 @@
 """What answers say besides their words, which test_pages.py has."""
 
+import dataclasses
 import json
 import re
 
@@ -8,6 +9,7 @@ import pytest
 
 import fit
 from fit import __main__ as command_line
+from fit.fitted_law.parts import Scatter
 
 JOINT = "joint-moe-2025"
 ASKED = [
@@ -32,53 +34,34 @@ def test_all_of_a_plan(asked):
     assert all(joined.count(words) < 3 for words in re.findall(r"[^.;:()]{60,}", joined))
 
 
-def test_how_sure_a_law_with_draws_is(folder):
-    """The interval of the model to build holds its loss, and is the one of `fit predict`."""
-    law = fit.load(folder / "law.json")
-    plan = fit.plan(law, flops=2e11)
+@pytest.mark.parametrize("noise, of", [(None, "law"), (Scatter(total=0.01), "predicted")])
+def test_how_sure_a_law_with_draws_is(noise, of):
+    """The interval of the model to build holds its loss, and is the one of `fit predict`: of the law, or of a run."""
+    law = dataclasses.replace(fit.load(JOINT), noise=noise)
+    plan = fit.plan(law, flops=1e19, shape="paper")
     built = plan.buildable
     low, high = built["loss_interval"]
-    assert low < built["loss"] < high and built["interval_of_a_run"]
-    model = {name: built[name] for name in ("n_active", "n_tokens", "n_experts")}
-    columns = fit.predict(law, **model).columns
-    assert [low, high] == [columns["predicted_loss_low"][0], columns["predicted_loss_high"][0]]
+    assert low < built["loss"] < high and built["interval_of_a_run"] == (noise is not None)
+    columns = fit.predict(law, **{name: built[name] for name in ("n_active", "n_tokens", "n_experts")}).columns
+    assert [low, high] == [columns[f"{of}_loss_low"][0], columns[f"{of}_loss_high"][0]]
     (line,) = (line for line in sentences_of(str(plan)) if line.startswith("How sure: "))
-    assert f"{low:.4f} to {high:.4f} in 80 of 100 cases" in line and " of 20 draws; " in line
-
-
-# -- fit law, compare, next and speedup
-# -------------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A folder with runs.csv and law.json, with draws."""
-    folder = tmp_path_factory.mktemp("fitted")
-    fit_runs.write_demo_csv(folder / "runs.csv")
-    fit.save(fit.law(folder / "runs.csv", form="joint", bootstrap=20, starts=16), folder / "law.json")
-    return folder
-
-
-@pytest.fixture
-def fitted(folder, monkeypatch):
-    """That folder, in which the test runs: its paths are as short as a user's."""
-    monkeypatch.chdir(folder)
-    return folder
+    assert f"{low:.4f} to {high:.4f} in 80 of 100 cases" in line and f" of {plan.odds.draws} draws; " in line
 
 
 @pytest.mark.parametrize("form", ["joint", "chinchilla"])
-def test_all_of_a_fit(fitted, capsys, form):
+def test_all_of_a_fit(tmp_path, capsys, form):
     """With --verbose every warning and coefficient."""
-    flags = [f"--form={form}", "--holdout=largest-compute:3", "--verbose"]
-    assert command_line.run(["law", "--runs=runs.csv", "--out=other.json", *flags]) == 0
+    out = tmp_path / "law.json"
+    flags = [f"--form={form}", "--holdout=largest-compute:3", "--verbose", f"--out={out}"]
+    assert command_line.run(["law", f"--runs={fit_runs.write_demo_csv(tmp_path / 'runs.csv')}", *flags]) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    record = json.loads((fitted / "other.json").read_text())
+    record = json.loads(out.read_text())
     assert record["findings"] and f"objective {record['objective']:.6e}" in printed
     for finding in record["findings"]:
         assert f"warning: {finding['text']}" in printed
     for name, value in record["coefficients"].items():
         assert f"{name} {value:.6g}" in printed
-    plan = fit.plan("other.json", flops=record["runs"]["ranges"]["training_flops"][1])
+    plan = fit.plan(str(out), flops=record["runs"]["ranges"]["training_flops"][1])
     assert (f"E = {plan.best.n_experts} is best at " in printed) == (form == "joint")
 
 

@@ -14,7 +14,7 @@ import fit
 from fit.fitted_law.law import load
 from fit.model import efficiencies
 from fit.model.architecture import PAPER
-from fit.planning import joint_draws, measurement, planning, votes
+from fit.planning import joint_draws, measurement, planning
 from fit.planning.constraints import Constraints
 from fit.planning.options import PlanOptions
 from fit.planning.problem import Problem
@@ -266,30 +266,27 @@ def test_what_is_measured_is_what_decides():
 
 
 def test_votes_are_shares_and_spread_is_within_and_between():
-    limits = Constraints(flops=1e22)
-    laws = [spread_out(JOINT, 0.05), with_draws(JOINT)]
-    laws.append(dataclasses.replace(load(JOINT), bootstrap=None))
-    of_laws = [votes.of_law(Problem(law, PAPER, limits), np.array(law.experts, float)) for law in laws]
-    for of_law, draws in zip(of_laws, (60, 10, 0), strict=True):
-        assert sum(row.share for row in of_law.experts) == pytest.approx(1) and of_law.draws == draws
+    """Three laws of one form: of 60 draws that differ, of ten that do not, and without draws."""
+    drawn, same, without = spread_out(JOINT, 0.05), with_draws(JOINT), dataclasses.replace(load(JOINT), bootstrap=None)
+    laws = [dataclasses.replace(law, name=name) for name, law in dict(a=drawn, b=same, c=without).items()]
+    shape = dict(vocab_size=50_257, width_per_block=64)
+    found = fit.compare(laws, flops=1e22, shape=shape)
+    of_laws = [answer.votes for answer in found.laws]
+    assert [of_law.draws for of_law in of_laws] == [60, 10, 0]
+    assert all(sum(row.share for row in of_law.experts) == pytest.approx(1) for of_law in of_laws)
     assert of_laws[0].log_spread["n_experts"] > 0
     assert of_laws[1].experts == of_laws[2].experts and of_laws[1].experts[0].share == 1
-    answers = [dataclasses.make_dataclass("Answer", ["votes"])(of_law) for of_law in of_laws]
-    same = votes.together(answers[1:])
-    assert same.with_draws == 1 and [row.between for row in same.spread] == pytest.approx([1, 1, 1])
-    assert same.spread[0].within == pytest.approx(1)
-    assert votes.together(answers[:1]) is None
-    assert sum(row.share for row in votes.together(answers).experts) == pytest.approx(1)
-
-
-def test_a_comparison_has_votes_beside_disagreement():
-    result = fit.compare([JOINT, "comprehensive-2025"], flops=1e22)
-    assert result.votes.laws == 2 and sum(row.share for row in result.votes.experts) == pytest.approx(1)
-    (of_experts,) = (row for row in result.votes.spread if row.column == "n_experts")
-    if result.votes.with_draws == 0:
-        chosen = [answer.n_experts for answer in result.laws]
-        assert of_experts.within is None
-        assert of_experts.between == pytest.approx(math.exp(np.std(np.log(chosen), ddof=1)), rel=1e-6)
+    assert sum(row.share for row in found.votes.experts) == pytest.approx(1) and found.votes.laws == 3
+    alike = fit.compare(laws[1:], flops=1e22, shape=shape).votes
+    assert alike.with_draws == 1 and [row.between for row in alike.spread] == pytest.approx([1, 1, 1])
+    assert alike.spread[0].within == pytest.approx(1)
+    assert fit.compare(laws[:1], flops=1e22, shape=shape).votes is None
+    other = dataclasses.replace(load("comprehensive-2025"), bootstrap=None)
+    different = fit.compare([without, other], flops=1e22, memory_gb=80)
+    (of_experts,) = (row for row in different.votes.spread if row.column == "n_experts")
+    chosen = [answer.n_experts for answer in different.laws]
+    assert chosen[0] != chosen[1] and of_experts.within is None
+    assert of_experts.between == pytest.approx(math.exp(np.std(np.log(chosen), ddof=1)))
 
 
 def test_a_law_far_beyond_its_compute_is_shown_and_does_not_count():

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import fit
-from benchmarks import plans_start
 from fit.fitted_law.law import load
 from fit.model import efficiencies, hardware
 from fit.model.architecture import PAPER
@@ -19,10 +18,9 @@ from fit.model.chips import CHIPS
 from fit.model.layout import Layout
 from fit.model.shape import ModelShape
 from fit.model.step_cost import step_cost
-from fit.planning import by_hours, grid, joint_draws, optimum, plan_config, rates, recipe
+from fit.planning import by_hours, grid, joint_draws, optimum, rates
 from fit.planning.options import PlanOptions
 from fit.planning.problem import Problem
-from launch import prices
 
 JOINT = "joint-moe-2025"
 SAME = 1 + 1e-9  # rounding of a loss
@@ -115,53 +113,6 @@ def test_idle_chips_are_said_and_ties_go_to_fewer():
     assert 235 < plan.buildable.cost.training_hours <= 240 * SAME
     capped = fit.plan(JOINT, chips="H100:64", hours=240, experts=[1], max_tokens=1e9, memory_gb=0.3)
     assert capped.best.n_tokens == 1e9 and capped.chips.used == 1
-
-
-# What is planned is what is timed, emitted and priced.
-
-PLANS = [
-    (JOINT, "H100:64", 240, {}),
-    (JOINT, "H100:8", 24, dict(experts=[4])),
-    (JOINT, "v5e:16", 24, {}),
-    ("sparsity-2025", "v5p:64", 100, dict(memory_gb=80)),
-    (JOINT, "H200:16", 100, dict(like="OLMoE-1B-7B", experts=[8])),
-    (JOINT, "H100:1", 2, {}),
-]
-
-
-@pytest.mark.parametrize("law, chips, hours, limits", PLANS)
-def test_what_is_timed_is_what_is_emitted_and_priced(law, chips, hours, limits, tmp_path):
-    kind, _, _ = chips.partition(":")
-    plan = fit.plan(law, chips=chips, hours=hours, **limits)
-    built = plan.buildable
-    layout = built.layout
-    path = tmp_path / "planned.py"
-    path.write_text(plan_config.source(load(law), plan), encoding="utf-8")
-    config = plans_start.module_of(path, "planned").get_config()
-    assert (config.mesh.expert, config.mesh.model, config.remat) == (layout.expert, layout.model, layout.remat)
-    assert config.data.seq_len == built.sequence
-    assert tuple(map(tuple, config.batch_tokens)) == layout.ramp
-    assert config.microbatch_tokens == layout.microbatch_tokens
-    # the plan's hours, by the price of a dry run
-    planned_hours = built.cost.training_hours
-    assert 0.95 * hours < planned_hours <= hours * SAME
-    used = layout.data * layout.expert * layout.model // CHIPS[kind].devices
-    name, n_slices = plans_start.accelerator(kind, used)
-    of_chip = prices.tokens_per_chip_second(config, name, n_slices)
-    assert built.n_tokens / of_chip / used / 3600 == pytest.approx(planned_hours, rel=0.01)
-    # the headline is the built model
-    for column in ("n_active", "n_tokens", "loss"):
-        assert plan.best[column] == pytest.approx(built[column], rel=1e-12)
-    # the batch is between the floor and the recipe's, by the laws of batch, one by one, as their papers have them
-    batch = built.batch_tokens[-1][1]
-    least, most = built.batch_allowed
-    assert least <= batch * SAME and batch <= most * SAME
-    assert (built.sequence == recipe.PRETRAIN_SEQUENCE) == bool(built.recipe_laws)
-    if built.recipe_laws:
-        batches = [row["batch_tokens"] for row in built.recipe_laws]
-        mean = math.exp(np.mean(np.log(batches)))
-        assert most == pytest.approx(mean, rel=1e-6)
-        assert least == pytest.approx(min(*batches, mean / 2), rel=1e-6)
 
 
 # Nothing is better than the best.

@@ -15,7 +15,7 @@ from configs import joint_moe
 from fit import __main__ as command_line
 from fit.model import hardware
 from fit.model.shape import ModelShape
-from fit.planning import mesh
+from fit.planning import mesh, recipe
 from jmoe.config import counts
 from jmoe.config.check import check_mesh
 from jmoe.errors import UserError
@@ -46,6 +46,28 @@ def test_the_trainer_starts_what_is_planned(plans, tmp_path):
         config = plans_start.config_of(case, plan, str(tmp_path))
         assert plans_start.refusal(case, plan, config) == "", case.command
         assert plans_start.other_hours(case, plan, config) == "", case.command
+        built = plan.buildable
+        layout = built.layout
+        assert (config.mesh.expert, config.mesh.model, config.remat) == (layout.expert, layout.model, layout.remat)
+        assert tuple(map(tuple, config.batch_tokens)) == layout.ramp and config.data.seq_len == built.sequence
+        assert config.microbatch_tokens == layout.microbatch_tokens
+        assert 0.95 * case.hours < built.cost.training_hours <= case.hours * (1 + 1e-9)
+        for column in ("n_active", "n_tokens", "loss"):
+            assert plan.best[column] == pytest.approx(built[column], rel=1e-12)
+
+
+def test_the_batch_is_between_the_floor_and_the_recipes(plans):
+    """By the laws of batch, one by one, as their papers have them."""
+    for case, plan in plans:
+        built = plan.buildable
+        batch = built.batch_tokens[-1][1]
+        least, most = built.batch_allowed
+        assert least <= batch * (1 + 1e-9) and batch <= most * (1 + 1e-9), case.command
+        assert (built.sequence == recipe.PRETRAIN_SEQUENCE) == bool(built.recipe_laws)
+        if built.recipe_laws:
+            batches = [row["batch_tokens"] for row in built.recipe_laws]
+            mean = math.exp(np.mean(np.log(batches)))
+            assert [least, most] == pytest.approx([min(*batches, mean / 2), mean], rel=1e-6)
 
 
 @pytest.mark.parametrize("hours", [0.01, 1.0])
@@ -78,26 +100,25 @@ def test_the_command_that_a_plan_prints_starts_its_config(case, tmp_path, capsys
     assert "this would be refused" in with_text and "training tokens" in with_text
 
 
+SIZES = dict(
+    d_model=[96, 640, 1024, 4352],
+    n_heads=[8, 12, 40],
+    n_kv_heads=[2, 4],
+    d_ff=[96, 384, 1000],
+    n_experts=[1, 8, 48],
+    d_expert=[0, 128, 100],
+    n_dense_blocks=[0, 1],
+)
+
+
 def test_plans_and_the_trainer_divide_alike():
     """Random shapes on random meshes: check_mesh refuses exactly the meshes that do not divide them."""
     rng = np.random.default_rng(0)
     refused = 0
     for _ in range(400):
         config = joint_moe.get_config()
-        shape = dict(
-            d_model=int(rng.choice([96, 640, 1024, 4352])),
-            n_blocks=4,
-            n_heads=int(rng.choice([8, 12, 40])),
-            n_kv_heads=int(rng.choice([2, 4])),
-            head_dim=64,
-            d_ff=int(rng.choice([96, 384, 1000])),
-            n_experts=int(rng.choice([1, 8, 48])),
-            d_expert=int(rng.choice([0, 128, 100])),
-            vocab_size=512,
-            tied_embeddings=False,
-            n_dense_blocks=int(rng.choice([0, 1])),
-            top_k=1,
-        )
+        shape = {name: int(rng.choice(values)) for name, values in SIZES.items()}
+        shape |= dict(n_blocks=4, head_dim=64, vocab_size=512, tied_embeddings=False, top_k=1)
         if shape["n_experts"] == 1:
             shape |= dict(d_expert=0, n_dense_blocks=0)
         config.model.update(shape)

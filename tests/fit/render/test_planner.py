@@ -188,16 +188,6 @@ def test_laws_beside_each_other_and_a_model_to_start_from(planner, capsys, state
         assert planner.line(counts["name"]).startswith(f"{amount(counts['n_active'])} active of ")
 
 
-def test_a_bad_mfu_gets_the_command_lines_sentence(planner, folder, capsys):
-    state = dict(law=f"{folder}/law.json", flops="2e12", chips="8", mfu="3")
-    planner.open(**state)
-    flags = " ".join(f"--{name}={shlex.quote(value)}" for name, value in state.items() if name != "chips")
-    refused = typed(f"python -m fit plan {flags} --chips=H100:8", capsys)
-    assert refused == ("", planner.text("refusal")) and planner.tab.input_value("#flops") == "2e12"
-    planner.fill(mfu="0.4")
-    assert planner.tab.locator("#refusal").is_hidden() and "--flops=2e12" in planner.text("command")
-
-
 INFEASIBLE = {
     "memory_gb=1e-7": "--memory_gb cannot be met",
     "flops=1e3": "--flops cannot be met",
@@ -209,6 +199,7 @@ INFEASIBLE = {
     "max_tokens=0.5": "expected at least 1 token",
     "serve_tokens_per_second=1e18": "--serve=tokens_per_second:1e+18 cannot be met: the smallest model",
     "serve_tokens_per_second=-1": "--serve=tokens_per_second:-1: expected a positive number",
+    "mfu=3": "--mfu=3: found 3, expected a number from 1e-6 to 1, or JSON of such by ",
     "experts=0.5": "expected whole numbers",
     "experts=two": "expected positive numbers",
     "law=chinchilla-2022&experts=1,8": "is a law of dense models",
@@ -414,8 +405,6 @@ def test_settings_that_there_are_not_are_named(planner):
     assert "memory_gb" in planner.text("refusal") and planner.tab.locator("#results").is_hidden()
     planner.fill(memory_gb="80")
     assert planner.tab.locator("#refusal").is_hidden() and "memory=" not in planner.tab.url
-    planner.open(mfu="3")
-    assert planner.text("refusal").startswith("--mfu=3: found 3, expected a number from 1e-6 to 1, or JSON of such by ")
 
 
 def test_a_phone_shows_it_without_overflow(browser, folder):
