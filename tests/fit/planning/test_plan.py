@@ -173,19 +173,14 @@ def test_what_all_runs_overrode_is_in_the_config(tmp_path, capsys):
     assert source.count("# as the runs had it") == 3 and config.data.fingerprint == fit_runs.CORPUS
 
 
-def test_a_config_elsewhere_is_found_again(folder, tmp_path, capsys):
-    """Outside of the working directory no import statement reaches it."""
+def test_a_config_is_found_where_no_import_statement_reaches_it(folder, tmp_path, capsys, monkeypatch):
+    """Outside of the working directory, or installed where the folder has none."""
     mine = tmp_path / "my config.py"
     mine.write_text("from configs.quickstart import get_config\n")
-    config, _, _ = emitted(tmp_path, capsys, f"{folder}/law.json", "--flops=1e19", f"--base_config={mine}")
-    assert config.data.tokenizer == "bytes" and config.data.fingerprint == fit_runs.CORPUS
-
-
-def test_the_installed_config_is_found_where_the_folder_has_none(folder, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    flags = "--flops=1e19", "--base_config=configs/quickstart.py"
-    config, _, _ = emitted(tmp_path, capsys, f"{folder}/law.json", *flags)
-    assert config.data.tokenizer == "bytes"
+    for base in (mine, "configs/quickstart.py"):
+        config, _, _ = emitted(tmp_path, capsys, f"{folder}/law.json", "--flops=1e19", f"--base_config={base}")
+        assert config.data.tokenizer == "bytes" and config.data.fingerprint == fit_runs.CORPUS
 
 
 REFUSED = {

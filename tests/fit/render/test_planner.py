@@ -385,26 +385,20 @@ def test_the_page_names_the_commands_for_runs_of_ones_own(planner, tmp_path, mon
     assert len(commands) == 2 and '"held_out":[' in (tmp_path / "planner.html").read_text()  # has the runs
 
 
-def test_a_model_that_the_page_does_not_hold_is_refused(planner):
-    planner.open(law="joint-moe-2025", like="Qwen99")
-    assert planner.text("refusal").startswith("--like=Qwen99: this page holds no such model, but ")
-    planner.tab.select_option("#like", "Qwen3-30B-A3B")
-    planner.tab.evaluate(SETTLED)
-    assert planner.tab.locator("#refusal").is_hidden() and "--like=Qwen3-30B-A3B" in planner.text("command")
-    assert planner.line("Qwen3-30B-A3B").startswith("3.34B active of 30.5B")
-
-
-def test_a_query_is_read_as_the_hash_is(planner):
-    planner.tab.goto(f"{planner.file}?law=joint-moe-2025&flops=3e21")
-    assert "--law=joint-moe-2025 --flops=3e21" in planner.text("command")
-
-
-def test_settings_that_there_are_not_are_named(planner):
+def test_what_the_address_asks_for_that_there_is_not(planner):
+    """A setting or a model is named; a query is read as the hash is."""
     planner.open(flops="3e12", memory="80", E="8")
     assert planner.text("refusal").startswith("the address asks for “memory”, “E”, which this page does not have; it ")
     assert "memory_gb" in planner.text("refusal") and planner.tab.locator("#results").is_hidden()
     planner.fill(memory_gb="80")
     assert planner.tab.locator("#refusal").is_hidden() and "memory=" not in planner.tab.url
+    planner.open(law="joint-moe-2025", like="Qwen99")
+    assert planner.text("refusal").startswith("--like=Qwen99: this page holds no such model, but ")
+    planner.tab.select_option("#like", "Qwen3-30B-A3B")
+    planner.tab.evaluate(SETTLED)
+    assert planner.tab.locator("#refusal").is_hidden() and "--like=Qwen3-30B-A3B" in planner.text("command")
+    planner.tab.goto(f"{planner.file}?law=joint-moe-2025&flops=3e21")
+    assert "--law=joint-moe-2025 --flops=3e21" in planner.text("command")
 
 
 def test_a_phone_shows_it_without_overflow(browser, folder):
