@@ -10,11 +10,12 @@ import scipy.optimize
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import fit
 from fit.fitted_law.law import load
 from fit.laws import FORMS
 from fit.model import architecture
 from fit.model.chips import CHIPS
-from fit.planning import cost, dense_models, optimum, plan_answer, planning, target
+from fit.planning import cost, optimum
 from fit.planning.problem import Problem
 from fit.render import tables
 
@@ -160,50 +161,44 @@ def test_optimum_on_chips_is_brute_force(law, kind, count):
         fits = (taken <= CHIPS[kind].memory) & (2 * total <= 1e12)
         models = dict(n_active=size, n_tokens=flops / (6 * size), n_experts=e)
         loss = np.where(fits, law.loss(law.coefficients, models), np.inf)
-        assert float(result.loss) == pytest.approx(loss.min(), rel=1e-6) and float(result.loss) <= loss.min() * (
-            1 + 1e-12
-        )
+        assert float(result.loss) == pytest.approx(loss.min(), rel=1e-6)
+        assert float(result.loss) <= loss.min() * (1 + 1e-12)
         best = int(np.argmin(loss))
         assert (result.size_bound == "chips") == (not fits[best + 1] and 2 * total[best + 1] <= 1e12)
         assert chips.holding(PAPER.shape(float(result.d_model), float(e)), on_any_mesh=False).n_devices <= count
 
 
-def test_near_optimal_band_ends_at_a_tenth_of_a_percent(law):
-    for constraints in (
-        optimum.Constraints(flops=1e22),
-        optimum.Constraints(flops=1e22, inference_tokens=1e11),
-        optimum.Constraints(flops=1e22, memory_bytes=8e10),
-        optimum.Constraints(flops=1e21, max_tokens=2e10),
-    ):
-        result = optimum.best_of_each_number(Problem(law, PAPER, constraints, law.experts))
-        low, high = optimum.near_optimal(Problem(law, PAPER, constraints), result)
-        target = 1.001 * result.loss.min()
-        assert np.isfinite(low).any()
-        for i in np.flatnonzero(np.isfinite(low)):
-            law_at_experts = law.chinchilla_coefficients_at(result.n_experts[i])[:5]
+@pytest.mark.parametrize(
+    "limits",
+    [dict(), dict(inference_tokens=1e11), dict(memory_gb=80), dict(max_tokens=2e11)],
+    ids=["free", "served", "memory", "tokens"],
+)
+def test_near_optimal_band_ends_at_a_tenth_of_a_percent(law, limits):
+    plan = fit.plan("joint-moe-2025", flops=1e22, shape="paper", **limits)
+    target = 1.001 * plan.best.loss
+    assert any(row.near_optimal_n_active for row in plan.optima)
+    for row in plan.optima:
 
-            def loss(size, law_at_experts=law_at_experts, constraints=constraints):
-                m, mu, n, nu, c = law_at_experts
-                return m * size**mu + n * constraints.tokens(size) ** nu + c
+        def loss(size, e=row.n_experts):
+            tokens = (1e22 / (2 * size) - limits.get("inference_tokens", 0)) / 3
+            fits = 2 * PAPER.n_total(PAPER.d_model(size), e) <= 1e9 * limits.get("memory_gb", np.inf)
+            tokens = min(tokens, limits.get("max_tokens", np.inf))
+            return float(law.predict(size, tokens, e)) if fits else np.inf
 
-            for end, outside in ((low[i], low[i] * 0.99), (high[i], high[i] * 1.01)):
-                assert loss(end) <= target * (1 + 1e-9)
-                memory = constraints.memory(PAPER, PAPER.d_model(outside), result.n_experts[i])
-                fits = constraints.memory_bytes is None or memory <= constraints.memory_bytes
-                assert not fits or loss(outside) > target
+        low, high = row.near_optimal_n_active or (None, None)
+        assert (low is None) == (row.loss > target)
+        if low is not None:
+            assert max(loss(low * (1 + 1e-9)), loss(high * (1 - 1e-9))) <= target * (1 + 1e-9)
+            assert min(loss(low * 0.99), loss(high * 1.01)) > target
 
 
-def test_flops_of_dense_inverts_the_optimum(law):
-    for constraints in (
-        optimum.Constraints(flops=1e21),
-        optimum.Constraints(flops=1e22, memory_bytes=8e10, kv_tokens=16384.0, inference_tokens=1e11),
-    ):
-        best = np.nanmin(optimum.best_of_each_number(Problem(law, PAPER, constraints, law.experts)).loss)
-        needed = target.least_flops(Problem(law, PAPER, constraints), 1.0, best)
-        dense = optimum.best_of_each_number(Problem(law, PAPER, dataclasses.replace(constraints, flops=needed), [1]))
-        assert dense.loss[0] == pytest.approx(best, rel=1e-9) and needed > constraints.flops
-    # 24 GB never hold a dense model as good as 32 experts without a limit.
-    assert target.least_flops(Problem(law, PAPER, optimum.Constraints(flops=1e22, memory_bytes=1e9)), 1.0, 2.07) is None
+@pytest.mark.parametrize("limits", [dict(), dict(memory_gb=200, kv_tokens=16384, inference_tokens=1e11)])
+def test_flops_of_dense_inverts_the_optimum(limits):
+    plan = fit.plan("joint-moe-2025", flops=1e21, shape="paper", **limits)
+    needed = plan.dense.flops_for_the_same_loss
+    dense = fit.plan("joint-moe-2025", flops=needed, shape="paper", experts=[1], **limits)
+    assert dense.best.loss == pytest.approx(plan.best.loss, rel=1e-9) and needed > 1e21
+    assert plan.dense.flops_saved == pytest.approx(1 - 1e21 / needed, rel=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -230,9 +225,9 @@ def test_roots_are_those_of_bisection(function):
 def test_buildable_is_best_of_all_depths_and_widths(law, memory, kv_tokens):
     """Of the planned number of experts: as good as the optimum, or the best of all depths and heads whose width per
     block is within 15% of the law's; and no model as good is closer to the law's."""
-    constraints = optimum.Constraints(flops=3e20, memory_bytes=memory, kv_tokens=kv_tokens, inference_tokens=1e10)
-    made = planning.plan_within(Problem(law, PAPER, constraints, [1, 2, 4, 8, 16, 32]))
-    e = made["best"]["n_experts"]
+    limits = dict(memory_gb=memory / 1e9, kv_tokens=kv_tokens, inference_tokens=1e10)
+    made = fit.plan(law, flops=3e20, shape="paper", **limits)
+    e = made.best.n_experts
     candidates = []
     for blocks in range(1, 80):
         for heads in range(int(0.8 * blocks), int(1.25 * blocks) + 1):
@@ -255,27 +250,26 @@ def test_buildable_is_best_of_all_depths_and_widths(law, memory, kv_tokens):
     json.dumps(made.to_dict(), allow_nan=False)
 
 
-def test_another_number_of_experts_is_built_only_where_the_planned_one_does_not_fit(law):
+def test_another_number_of_experts_is_built_only_where_the_planned_one_does_not_fit():
     """Norms and routers are more than what the law counts: a memory that the smallest planned model fills is too
     small."""
     smallest = architecture.Model(PAPER, 1, 2)
-    limits = optimum.Constraints(flops=1e17, memory_bytes=float(smallest.shape.n_total + smallest.exact_parameters))
-    made = planning.plan_within(Problem(law, PAPER, limits, [1, 2]))
-    assert made["best"]["n_experts"] == 2 and made["buildable"]["n_experts"] == 1
-    assert plan_answer.what_to_train(made).startswith("Train a dense model")
-    (line,) = map(str, plan_answer.continuous(made))
-    assert "a mixture of 2 experts" in line and "none with this number of experts meets the limits" in line
-    none = planning.plan_within(Problem(law, PAPER, limits, [2]))
-    assert none["buildable"] is None
-    assert plan_answer.what_to_train(none).endswith("; with whole blocks and heads no model meets the limits.")
+    memory_gb = (smallest.shape.n_total + smallest.exact_parameters) / 1e9
+    made = fit.plan("joint-moe-2025", flops=1e17, memory_gb=memory_gb, shape="paper", experts=[1, 2])
+    assert made.best.n_experts == 2 and made.buildable.n_experts == 1
+    said = " ".join(str(made).split())
+    assert said.startswith("Train a dense model") and "a mixture of 2 experts" in said
+    assert "none with this number of experts meets the limits" in said
+    none = fit.plan("joint-moe-2025", flops=1e17, memory_gb=memory_gb, shape="paper", experts=[2])
+    assert none.buildable is None
+    assert "; with whole blocks and heads no model meets the limits." in " ".join(str(none).split())
 
 
-def test_rule_of_thumb_holds_for_the_published_law(law):
-    rows = dense_models.rules_of_thumb(Problem(law, PAPER, optimum.Constraints(flops=1e21), [1, 2, 4, 8, 16]))
-    dense = optimum.best_of_each_number(Problem(law, PAPER, optimum.Constraints(flops=1e21), [1]))
-    assert [row["n_experts"] for row in rows] == [2, 4, 8]
-    for row in rows:
-        assert row["holds"] and row["n_tokens"] == pytest.approx(row["n_experts"] * dense.n_tokens[0])
-        assert PAPER.n_total(PAPER.d_model(row["n_active"]), row["n_experts"]) == pytest.approx(
-            dense.n_total[0], rel=1e-9
-        )
+def test_rule_of_thumb_holds_for_the_published_law():
+    plan = fit.plan("joint-moe-2025", flops=1e21, shape="paper", experts=[1, 2, 4, 8, 16])
+    dense = plan.optima[0]
+    assert [row.n_experts for row in plan.rule_of_thumb] == [2, 4, 8]
+    for row in plan.rule_of_thumb:
+        assert row.holds and row.n_tokens == pytest.approx(row.n_experts * dense.n_tokens)
+        n_total = PAPER.n_total(PAPER.d_model(row.n_active), row.n_experts)
+        assert n_total == pytest.approx(dense.n_total, rel=1e-9)
