@@ -10,12 +10,9 @@ import fit
 from fit import __main__ as command_line
 from fit.fitted_law.law import load
 from fit.model.architecture import PAPER
-from fit.planning import optimum
-from fit.planning.compare import SharedProblem, compare_laws
 
 SHAPE = dict(vocab_size=PAPER.vocab_size, width_per_block=PAPER.width_per_block)
-LIMITS = optimum.Constraints(flops=1e22, memory_bytes=8e10)
-WIDTHS = np.geomspace(64, 12_800, 200_001)
+WIDTHS = np.geomspace(64, 12_800, 80_001)
 ACTIVE = 2 * WIDTHS * 50257 + 13 * WIDTHS**3 / 64
 
 
@@ -23,8 +20,9 @@ def total(experts):
     return 2 * WIDTHS * 50257 + (4 + 9 * experts) * WIDTHS**3 / 64
 
 
-def answers(*laws, limits=LIMITS, experts=None):
-    result = compare_laws([load(name) for name in laws], SharedProblem(SHAPE, limits, experts))
+def answers(*laws, **limits):
+    """({law: its answer}, the comparison) with 10^22 FLOPs within 80 GB, unless limits are given."""
+    result = fit.compare([*laws], **(dict(flops=1e22, memory_gb=80) | limits), shape=SHAPE)
     return {row["law"]: row for row in result["laws"]}, result
 
 
@@ -110,7 +108,7 @@ def test_what_the_laws_agree_on():
 
 
 def test_without_a_limit_of_memory_the_numbers_compared_set_the_answer():
-    rows, result = answers("joint-moe-2025", "sparsity-2025", limits=optimum.Constraints(flops=1e20))
+    rows, result = answers("joint-moe-2025", "sparsity-2025", flops=1e20, memory_gb=None)
     assert {a["column"]: a["limit"] for a in result["agreement"]}["n_experts"] == "experts"
     assert rows["sparsity-2025"]["not_bounded"] and not rows["joint-moe-2025"]["not_bounded"]
 

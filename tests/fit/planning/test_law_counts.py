@@ -17,18 +17,12 @@ from fit.fitted_law.parts import Beyond, FittedRuns, Scatter
 from fit.fitting import fitting
 from fit.laws import FORMS
 from fit.model import reference_model
-from fit.model.architecture import PAPER, Architecture
-from fit.planning import planning
-from fit.planning.compare import SharedProblem, compare_laws
-from fit.planning.constraints import Constraints
-from fit.planning.options import PlanOptions
-from fit.planning.problem import Problem
+from fit.model.architecture import Architecture
 from fit.table.runs import read_runs, subset
 
 OWN = 50257
 LAW = "joint-moe-2025"
 NO_EMBEDDING = ("fine-grained-dense-2024", "kaplan-2020")  # laws of dense models that count their blocks alone
-SHAPE = dict(vocab_size=OWN, width_per_block=64)
 WIDTHS = np.geomspace(64, 40_000, 20_001)
 
 
@@ -129,13 +123,12 @@ def test_draws_and_intervals_follow():
     row = list(law.coefficients.values())
     bootstrap = fit_runs.bootstrap([row] * 10, beyond=Beyond(training_flops=1e20, drift=(0.01,) * 10))
     drawn = dataclasses.replace(law, name="drawn", bootstrap=bootstrap, noise=Scatter(total=0.0))
-    (architecture,) = PlanOptions.parse(flops=1e22, shape=dict(vocab_size=256_000)).architectures(drawn)
-    plan = planning.plan_within(Problem(drawn, architecture, Constraints(flops=1e22), [8]))
+    plan = fit.plan(drawn, flops=1e22, shape=dict(vocab_size=256_000), experts=[8])
     counted = blocks(plan.best.d_model) + 2 * OWN * plan.best.d_model
     drift = (6 * counted * plan.best.n_tokens / 1e20) ** 0.01
     assert plan.odds.experts[0].loss == pytest.approx([plan.best.loss * drift] * 2, rel=1e-9)
     built = plan.buildable
-    counted = built.n_active - 2 * (256_000 - OWN) * built.d_model
+    counted = built.n_active - 2 * (built.vocab_size - OWN) * built.d_model
     drift = (6 * counted * built.n_tokens / 1e20) ** 0.01
     assert built.loss_interval == pytest.approx([built.loss * drift] * 2, rel=1e-9)
 
@@ -150,10 +143,10 @@ def test_width_and_depth_outside_the_runs_are_said():
     law = load(LAW)
     ranges = law.runs.ranges | dict(d_model=(512.0, 1024.0), n_blocks=(8.0, 40.0))
     measured = dataclasses.replace(law, name="mine", runs=FittedRuns(ranges=ranges))
-    plan = planning.plan_within(Problem(measured, PAPER, Constraints(flops=1e21), [8]))
+    plan = fit.plan(measured, flops=1e21, shape="paper", experts=[8])
     width = {row["column"]: row for row in plan.best.extrapolation}["d_model"]
     assert width["factor"] == pytest.approx(plan.best.d_model / 1024) and width["high"] == 1024
-    (answer,) = compare_laws([measured], SharedProblem(SHAPE, Constraints(flops=1e21), [8])).laws
+    (answer,) = fit.compare([measured], flops=1e21, shape="paper", experts=[8]).laws
     assert {row["column"] for row in answer.extrapolation} == {row["column"] for row in plan.best.extrapolation}
 
 
