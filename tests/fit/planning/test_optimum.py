@@ -219,6 +219,7 @@ def test_roots_are_those_of_bisection(function):
     with np.errstate(all="ignore"):
         bisected = [scipy.optimize.bisect(function, -10, 30, (crossing,), xtol=1e-15) for crossing in crossings]
     np.testing.assert_allclose(roots, bisected, rtol=1e-13)
+    assert np.isnan(architecture.root(lambda x: function(x, crossings), 10.0, 30.0)).all()  # where no sign changes
 
 
 @pytest.mark.parametrize("memory, kv_tokens", [(24e9, 16384.0), (2e9, 0.0)])

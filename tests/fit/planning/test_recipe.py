@@ -3,6 +3,7 @@
 import json
 import runpy
 
+import fit_runs
 import jax
 import numpy as np
 import pytest
@@ -131,8 +132,6 @@ def test_beyond_the_sizes_the_recipe_is_that_of_published_models(n_blocks, n_tok
 
 
 def test_models_below_all_published_laws_keep_the_recipe_of_the_laws_runs(tmp_path):
-    import fit_runs
-
     law = load(fit_runs.write_demo_law(tmp_path / "law.json"))
     shape = Architecture(vocab_size=257, width_per_block=8)
     for n_blocks, base in ((16, "configs/quickstart.py"), (128, "configs/pretrain.py")):  # 3.5M, 1.7B parameters
