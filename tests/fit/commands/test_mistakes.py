@@ -12,6 +12,10 @@ FILES = {
     "WRONG.json": '{"1": 40, "2": 0.3}',
     "LIST.json": "[0.4]",
     "RISING.json": '{"form": "chinchilla", "coefficients": {"A": 1, "B": 1, "E": 1, "alpha": -0.1, "beta": 0.3}}',
+    "one_speed.csv": "d_model,n_experts,tokens_per_second\n2048,1,1e6\n",
+    "other_chip.csv": "d_model,n_experts,tokens_per_second,chip\n2048,1,1e6,v5p\n2048,8,1e6,v5p\n",
+    "blocks.csv": "d_model,n_experts,tokens_per_second,n_blocks\n2048,1,1e6,\n2048,8,1e6,some\n",
+    "half.csv": "d_model,n_experts,tokens_per_second\n2048,1,1e6\n2048,1.5,1e6\n",
     "few.csv": "n_active,n_total,n_tokens,n_experts,loss\n1e8,1e8,1e9,1,3\n5e7,1e8,2e9,2,3\n",
     "no_sizes.csv": "n_total,n_tokens,n_experts,loss\n1e8,1e9,1,3\n1e8,2e9,2,3\n",
     "recipes.csv": "flops,recipe,loss\n1e18,base,3\n1e19,base,2.7\n1e20,base,2.5\n1e21,base,2.3\n1e20,new,2.4\n",
@@ -31,6 +35,9 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("mistakes")
     fit_runs.write_demo_csv(folder / "other.csv", seed=7)
     fit_runs.fit_law(folder, fit_runs.write_demo_csv(folder / "runs.csv"))
+    fit_runs.write_demo_law(folder / "demo.json")
+    fit_runs.write_demo_law(folder / "no_config.json", base_config=None)
+    fit_runs.write_demo_law(folder / "two_configs.json", base_config=None, differing={"config": ["a.py", "b.py"]})
     for name, text in FILES.items():
         (folder / name).write_text(text)
     return folder

@@ -37,13 +37,6 @@ def plan(capsys, *flags, law):
     return found
 
 
-def refusal(capsys, *arguments):
-    assert command_line.run(list(arguments)) == 2
-    captured = capsys.readouterr()
-    assert captured.out == "" and captured.err.count("\n") == 1
-    return captured.err
-
-
 def test_each_row_says_what_of_it_was_never_fitted(folder):
     law = load(f"{folder}/law.json")
     found = fit.plan(law, flops=2e12, experts=[1, 8, 1024])
@@ -181,27 +174,6 @@ def test_a_config_is_found_where_no_import_statement_reaches_it(folder, tmp_path
     for base in (mine, "configs/quickstart.py"):
         config, _, _ = emitted(tmp_path, capsys, f"{folder}/law.json", "--flops=1e19", f"--base_config={base}")
         assert config.data.tokenizer == "bytes" and config.data.fingerprint == fit_runs.CORPUS
-
-
-REFUSED = {
-    "law.json --flops=1e17": "times above 69.7K; learning rate",
-    "law.json --flops=2e12 --shape=vocab_size:400": "vocabulary of 257, the model has 400; name another config",
-    "joint-moe-2025 --flops=1e22 --shape=vocab_size:32000": "pretrain.py goes with a vocabulary of 50,257",
-    "joint-moe-2025 --flops=1e13": "times below 500M; learning rate",
-    "unknown.json --flops=2e12": "names no config",
-    "several.json --flops=2e12": "2 configs: a.py, b.py",
-    "law.json --flops=2e12 --base_config=none.py": "--base_config=none.py",
-}
-
-
-@pytest.mark.parametrize("arguments", REFUSED)
-def test_a_config_that_would_not_serve_is_refused(folder, tmp_path, capsys, arguments):
-    fit_runs.write_demo_law(folder / "unknown.json", base_config=None)
-    fit_runs.write_demo_law(folder / "several.json", base_config=None, differing={"config": ["a.py", "b.py"]})
-    name, *flags = arguments.split()
-    law = f"{folder}/{name}" if name.endswith(".json") else name
-    assert REFUSED[arguments] in refusal(capsys, "plan", f"--law={law}", f"--emit_config={tmp_path}/c.py", *flags)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_learning_rates_come_from_the_runs(folder, capsys):
