@@ -2,18 +2,12 @@
 test_plan_properties.py.
 """
 
-import dataclasses
 import json
 
 import pytest
 
 import fit
 from fit import __main__ as command_line
-from fit.fitted_law.law import load
-from fit.model import efficiencies
-from fit.planning import modelled_speed, size_speeds
-from fit.planning.options import PlanOptions
-from fit.planning.problem import Problem
 
 LAW = "joint-moe-2025"
 
@@ -56,38 +50,37 @@ def test_a_law_of_several_splits_is_timed_at_each():
     assert "dense hours" in told and "speed on these chips (modelled" in told
 
 
-def test_own_speeds_recalibrate_the_plan(capsys, tmp_path):
-    """Speeds of chips that reach 0.6 of what is published: from four of them the plan finds those of all models."""
+def test_own_speeds_recalibrate_the_plan(tmp_path):
+    """Four models at 0.6 of the modelled speed: a plan with them has the models and tokens of 0.6 of the hours."""
+    chips = "H100:64"
+    rows = []
+    for hours, e in ((24, 1), (24, 8), (2400, 1), (2400, 8)):
+        built = fit.plan(LAW, chips=chips, hours=hours, experts=[e]).buildable
+        columns = (
+            "d_model",
+            "n_blocks",
+            "n_heads",
+            "n_kv_heads",
+            "head_dim",
+            "d_ff",
+            "n_experts",
+            "top_k",
+            "vocab_size",
+        )
+        row = {name: built.get(name) for name in columns}
+        layout = built.layout
+        row |= dict(seq_len=built.sequence, batch_tokens=layout.batch_tokens, expert=layout.expert, remat=layout.remat)
+        rows.append(row | dict(tokens_per_second=0.6 * built.speed.tokens_per_second[1]))
     path = tmp_path / "speeds.csv"
-    limits = dict(chips="H100:64", hours=240)
-
-    def write(speeds):
-        rows = ["d_model,n_experts,tokens_per_second,batch_tokens,expert,remat"]
-        models = [(d, e) for d in (2048, 4096) for e in (1, 8)]
-        rows += [f"{d},{e},{rate},4194304,{e},full" for (d, e), rate in zip(models, speeds, strict=True)]
-        path.write_text("\n".join(rows))
-
-    write([1, 1, 1, 1])
-    law = load(LAW)
-    options = PlanOptions.parse(**limits)
-    (architecture,) = options.architectures(law)
-    limits_of_time = options.constraints(())
-    runs = modelled_speed.measured_runs(Problem(law, architecture, limits_of_time), path)
-    meshes = [(run.layout.data, run.layout.expert, run.layout.sequence) for run in runs]
-    assert meshes == [(64, 1, 4096), (8, 8, 4096)] * 2
-    published = efficiencies.of_our_trainer("H100", 64)
-    slower = published.products | {"Hopper": 0.6 * published.products["Hopper"]}
-    true = dataclasses.replace(published, products=slower)
-    steps = [true.step_cost("H100", run.shape, run.layout) for run in runs]
-    write([run.layout.batch_tokens / step.seconds for run, step in zip(runs, steps, strict=True)])
-    found = plan(capsys, "--chips=H100:64", "--hours=240", f"--speeds={path}")
-    problem = Problem(law, architecture, limits_of_time, calibration=true)
-    for row in found["optima"]:
-        low, middle, high = row["speed"]["tokens_per_second"]
-        rate = size_speeds.tokens_per_second(problem, row["n_experts"], row["n_active"], row["n_tokens"])
-        assert middle == pytest.approx(rate, rel=0.05)
-        assert high / low < published.factors()[2] ** 2
-    assert found["clock"]["label"] == "measured"
-    assert command_line.run(["plan", f"--law={LAW}", "--chips=H100:64", "--hours=240", f"--speeds={path}"]) == 0
-    told = " ".join(capsys.readouterr().out.split())
-    assert ", measured; training takes" in told
+    lines = [",".join(rows[0])] + [",".join("" if v is None else str(v) for v in row.values()) for row in rows]
+    path.write_text("\n".join(lines))
+    found = fit.plan(LAW, chips=chips, hours=240, speeds=str(path))
+    expected = fit.plan(LAW, chips=chips, hours=0.6 * 240)
+    for row, other in zip(found.optima, expected.optima, strict=True):
+        assert row.loss == pytest.approx(other.loss, rel=2e-3)
+        of_budget = 6 * row.n_active * row.n_tokens
+        assert of_budget == pytest.approx(6 * other.n_active * other.n_tokens, rel=0.05)
+        low, _, high = row.speed.tokens_per_second
+        modelled_low, _, modelled_high = other.speed.tokens_per_second
+        assert high / low < modelled_high / modelled_low
+    assert found.clock.label == "measured" and ", measured; training takes" in " ".join(str(found).split())
