@@ -11,7 +11,6 @@ import fit
 from fit import __main__ as command_line
 from fit.messages import units
 from fit.model import efficiencies
-from fit.planning import compare
 from fit.render import figures
 from fit.render.figures import budget, style
 from fit.table.runs import read_runs
@@ -24,7 +23,11 @@ BUDGETS = {
     "hours": (PUBLISHED, "--chips=H100:64 --hours=240 --dollars_per_hour=2.5 --memory_gb=160 --experts=1,8,32"),
     "ours": (OURS, "--flops=1e15 --chips=H100:8 --shape=paper --experts=1,12"),
 }
-LAWS = {"flops": compare.LAWS, "hours": ("fine-grained-2024",), "ours": compare.LAWS}
+LAWS = {
+    "flops": ("sparsity-2025", "chinchilla-refit-2024"),
+    "hours": ("fine-grained-2024",),
+    "ours": ("comprehensive-2025", "joint-moe-2025"),
+}
 
 
 def printed(capsys, *arguments):
