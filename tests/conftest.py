@@ -125,7 +125,7 @@ jmoe/run/test_train launch/test_gs launch/test_slurm test_accelerator test_readm
 fit/planning/test_plan_properties jmoe/storage/test_storage jmoe/model/test_moe launch/test_apiserver
 jmoe/storage/test_outage jmoe/model/test_model launch/test_local jmoe/run/test_distributed jmoe/model/test_documents
 jmoe/test_rehearsal fit/commands/test_every_form launch/test_slurm_control jmoe/test_startup launch/test_report
-jmoe/model/test_mixtures fit/commands/test_former_flags jmoe/storage/test_disk_errors launch/test_control
+jmoe/model/test_mixtures jmoe/storage/test_disk_errors launch/test_control
 jmoe/run/test_snapshot jmoe/model/test_mup fit/planning/test_serving jmoe/run/test_loop jmoe/test_generate
 fit/render/test_planner jmoe/run/test_router_health jmoe/model/test_gradients jmoe/cost/test_ceilings
 fit/commands/test_python fit/render/test_report jmoe/storage/test_power_loss jmoe/storage/test_lease launch/test_trust

@@ -14,14 +14,11 @@ import pytest
 
 import fit
 from fit.fitted_law import models
-from fit.fitted_law.law import load
 from fit.fitting import fit_warnings, fixed_values, forms, with_rate
 from fit.laws import FORMS
 from fit.messages.catalogue import CATALOGUE, NOTE, URGENT, WARNING
 from fit.messages.finding import Finding, finding
 from fit.planning import plan_findings, votes
-from fit.planning.options import PlanOptions
-from fit.planning.planning import best_plan
 from fit.studies.next_runs import added
 from fit.table.runs import read_runs, subset
 from fit.table.table import Table, read
@@ -120,8 +117,7 @@ def forms_disagree(folder):
 
 def sends_longer(folder):
     """A plan whose step would send for longer than it computes."""
-    options = PlanOptions(flops=1e21, chips="H100:64", mfu=0.4)
-    plan = best_plan(load(LAW), options)
+    plan = fit.plan(LAW, flops=1e21, chips="H100:64", mfu=0.4)
     built = plan.buildable
     mesh = dataclasses.replace(built.cost.mesh, sending_share=2.0)
     built = dataclasses.replace(built, cost=dataclasses.replace(built.cost, mesh=mesh))
