@@ -387,6 +387,8 @@ def test_the_page_names_the_commands_for_runs_of_ones_own(planner, tmp_path, mon
 
 def test_what_the_address_asks_for_that_there_is_not(planner):
     """A setting or a model is named; a query is read as the hash is."""
+    planner.tab.goto(f"{planner.file}?law=joint-moe-2025&flops=3e21")
+    assert "--law=joint-moe-2025 --flops=3e21" in planner.text("command")
     planner.open(flops="3e12", memory="80", E="8")
     assert planner.text("refusal").startswith("the address asks for “memory”, “E”, which this page does not have; it ")
     assert "memory_gb" in planner.text("refusal") and planner.tab.locator("#results").is_hidden()
@@ -397,8 +399,6 @@ def test_what_the_address_asks_for_that_there_is_not(planner):
     planner.tab.select_option("#like", "Qwen3-30B-A3B")
     planner.tab.evaluate(SETTLED)
     assert planner.tab.locator("#refusal").is_hidden() and "--like=Qwen3-30B-A3B" in planner.text("command")
-    planner.tab.goto(f"{planner.file}?law=joint-moe-2025&flops=3e21")
-    assert "--law=joint-moe-2025 --flops=3e21" in planner.text("command")
 
 
 def test_a_phone_shows_it_without_overflow(browser, folder):
