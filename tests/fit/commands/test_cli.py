@@ -119,6 +119,7 @@ def test_help_has_an_example_that_parses(name, capsys):
 
 
 def test_interrupt_leaves_no_law(folder, tmp_path):
+    runs = fit_runs.write_csv(folder / "paper.csv", fit_runs.paper_runs(noise=0.002))  # whose search takes long
     terminal, stderr = pty.openpty()  # the progress bar that shows the search has begun wants a terminal
     termios.tcsetwinsize(stderr, (40, 150))
     # a test run in the background inherits an ignored SIGINT, so the command sets its own handler first
@@ -129,7 +130,7 @@ def test_interrupt_leaves_no_law(folder, tmp_path):
             "-c",
             main,
             "law",
-            f"--runs={folder}/runs.csv",
+            f"--runs={runs}",
             f"--out={tmp_path}/law.json",
             "--solver=paper",
         ],
