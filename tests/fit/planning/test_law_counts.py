@@ -85,6 +85,14 @@ def test_by_flops_it_is_the_best_of_a_grid(name, vocab_size, limits):
         assert row.d_model == pytest.approx(width, rel=1e-4)
         assert row.n_active == pytest.approx(blocks(row.d_model) + 2 * vocab_size * row.d_model)
     assert [row.n_experts for row in found.optima] == experts
+    built = found.buildable
+    if name != "sparsity-2025":  # which reads total parameters
+        rows = built.vocab_size - OWN if vocab_size != OWN else 0  # the law's own, whose padding it counts
+        if name in NO_EMBEDDING:
+            rows = built.vocab_size
+        counted = built.n_active - 2 * rows * built.d_model
+        expected = law.predict(counted, built.n_tokens, built.get("law_experts", built.n_experts))
+        assert built.loss == pytest.approx(float(expected), rel=1e-9)
 
 
 def test_by_hours_the_law_sees_its_own_vocabulary_and_the_clock_the_real_one():
