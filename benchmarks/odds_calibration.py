@@ -37,9 +37,10 @@ from fit.fitting.uncertainty import with_uncertainty
 from fit.laws import FORMS
 from fit.model import efficiencies, measured
 from fit.model.architecture import PAPER
-from fit.planning import by_hours, joint_draws
-from fit.planning.options import PlanOptions
-from fit.planning.problem import Problem
+from fit.planning.inputs.options import PlanOptions
+from fit.planning.inputs.problem import Problem
+from fit.planning.search import by_hours
+from fit.planning.uncertainty import joint_draws
 
 LAWS = flags.DEFINE_integer("laws", 40, "Number of simulated laws.")
 NOISE = 0.005  # of a run, in ln loss

@@ -5,7 +5,7 @@ columns.py             what a law reads of models; intervals.py, percentiles ove
 parts.py, settings.py  its parts; bounds.py, of their values; tuning.py, the best rate and batch of a model
 models.py              the models behind it; table_architecture.py and expert_widths.py, how these are built
 predictions.py         the losses of a table of models; forecast.py, the answer of fit predict
-law_counts.py          laws that count without the embedding
+law_counts.py          models of real size as a law reads them; repeated.py, a law of text that is read several times
 published_draws.py     draws of published laws
 presets/               fits of our own
 """

@@ -7,16 +7,16 @@ Losses are in nats per token, memory is in bytes, money in dollars. Fields stand
 import dataclasses
 
 from fit.aliases import Json
-from fit.planning.buildable import Buildable
-from fit.planning.cost import Energy
-from fit.planning.dense_models import DenseComparison, RuleOfThumb
-from fit.planning.odds import Odds
-from fit.planning.other_budget import ClockComparison
-from fit.planning.problem import Problem
-from fit.planning.repeats import Repeats
-from fit.planning.solve import Infeasible, Optimum
-from fit.planning.target import Target
-from fit.planning.training_chips import TrainingChips
+from fit.planning.chosen.buildable import Buildable
+from fit.planning.chosen.cost import Energy
+from fit.planning.chosen.optimum import Infeasible, Optimum
+from fit.planning.context.dense_models import DenseComparison, RuleOfThumb
+from fit.planning.context.other_budget import ClockComparison
+from fit.planning.context.repeats import Repeats
+from fit.planning.inputs.problem import Problem
+from fit.planning.inputs.training_chips import TrainingChips
+from fit.planning.search.target import Target
+from fit.planning.uncertainty.odds import Odds
 from fit.results import NOT_IN_JSON, WithFindings, optional
 from fit.task_maps.maps import Expected
 

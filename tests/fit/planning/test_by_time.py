@@ -11,9 +11,10 @@ import fit
 from fit import __main__ as command_line
 from fit.fitted_law.law import load
 from fit.model import efficiencies
-from fit.planning import modelled_speed, size_speeds
-from fit.planning.options import PlanOptions
-from fit.planning.problem import Problem
+from fit.planning.chosen import modelled_speed
+from fit.planning.inputs.options import PlanOptions
+from fit.planning.inputs.problem import Problem
+from fit.planning.space import size_speeds
 
 LAW = "joint-moe-2025"
 

@@ -19,9 +19,13 @@ from fit.model.chips import CHIPS
 from fit.model.layout import Layout
 from fit.model.shape import ModelShape
 from fit.model.step_cost import step_cost
-from fit.planning import by_hours, grid, joint_draws, optimum, rates, recipe, shape_choice, solve
-from fit.planning.options import PlanOptions
-from fit.planning.problem import Problem
+from fit.planning.chosen import optimum, shape_choice
+from fit.planning.inputs import grid
+from fit.planning.inputs.options import PlanOptions
+from fit.planning.inputs.problem import Problem
+from fit.planning.search import by_hours, solver
+from fit.planning.space import rates, recipe
+from fit.planning.uncertainty import joint_draws
 from launch import prices
 
 JOINT = "joint-moe-2025"
@@ -184,7 +188,7 @@ def planned(i):
 
 def emitted(plan, law, folder):
     """The config that a plan emits."""
-    from fit.planning import plan_config
+    from fit.planning.emit import plan_config
 
     path = folder / "planned.py"
     path.write_text(plan_config.source(load(law), plan), encoding="utf-8")
@@ -408,7 +412,7 @@ def test_the_line_by_flops_is_the_closed_form():
     for limits in ({}, dict(chips="v5p:4096")):
         constraints = PlanOptions.parse(flops=1e20, **limits).constraints()
         for e in law.experts:
-            found = optimum.best_models(Problem(law, PAPER, dataclasses.replace(constraints, flops=flops)), e)
+            found = solver.best_models(Problem(law, PAPER, dataclasses.replace(constraints, flops=flops)), e)
             m, mu, n, nu = (float(x) for x in law.chinchilla_coefficients_at(float(e))[:4])
             size = (m * mu / (n * nu)) ** (-1 / (mu + nu)) * (flops / 6) ** (nu / (mu + nu))
             assert found.n_active == pytest.approx(size, rel=1e-9)
@@ -425,7 +429,7 @@ def test_what_is_built_is_near_the_line(law, e):
     These are asked by shapes of the grid alone, without limits.
     """
     rng = random.Random(e)
-    is_closed = load(law).closed_form
+    is_closed = load(law).reduces_to_chinchilla
     for _ in range(5):
         flops = 10 ** rng.uniform(19.5, 25)
         limit = rng.choice([{}, dict(memory_gb=160), dict(max_tokens=3e10), dict(inference_tokens=1e11)])
@@ -444,7 +448,7 @@ CHIPS_BY_FLOPS = [("H100", n) for n in (1, 7, 12, 24, 61)] + [("v5e", 16)]
 def built_by_flops(law, constraints, e, layouts=None):
     """(the line's optimum, what is built) of a plan by FLOPs on chips with one number of experts."""
     problem = Problem(law, PAPER, constraints, [e])
-    (row,), _ = solve.solve(problem)
+    (row,), _ = optimum.optima_of(problem)
     if layouts is not None:
         problem = dataclasses.replace(problem, grid=layouts)
     return row, shape_choice.on_grid(problem, [row], row)
@@ -489,7 +493,7 @@ def test_budgets_together_answer_as_each_alone():
     """Hours in an array share candidates, and have the best of each number of hours alone, in counts and loss."""
     hours = np.array([[1.0, 30.0, 31.0], [1e-15, 100.0, 1e5]])
     problem = asked(JOINT, "H100:61", 100, layouts=COARSE)
-    together = optimum.best_models(problem.with_budget(hours), 8.0)
+    together = solver.best_models(problem.with_budget(hours), 8.0)
     assert together.loss.shape == hours.shape and not together.feasible[1, 0]
     for i in np.ndindex(*hours.shape):
         alone = by_hours.best_of(problem.with_budget(float(hours[i])), 8.0)
@@ -505,7 +509,7 @@ def test_a_bound_is_below_every_candidate():
     for e, chips in itertools.product((1, 32), ("H100:16", "v5e:16", "tpu7x:4")):
         problem = asked(JOINT, chips, 100, layouts=SMALL)
         for found in by_hours.candidates_within(problem, e, (1.0, 1e5)):
-            from fit.planning import candidates
+            from fit.planning.space import candidates
 
             floor = candidates.least_seconds(problem, found.models)
             assert (found.seconds_per_token * found.n_chips >= floor[found.row]).all()

@@ -14,7 +14,7 @@ from configs import joint_moe
 from fit import __main__ as command_line
 from fit.model import hardware
 from fit.model.shape import ModelShape
-from fit.planning import mesh
+from fit.planning.inputs import mesh
 from jmoe.config import counts
 from jmoe.config.check import check_mesh
 from jmoe.errors import UserError

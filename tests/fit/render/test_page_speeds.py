@@ -10,13 +10,14 @@ from planner_tab import Planner, calculating_tab, typed
 
 from fit import __main__ as command_line
 from fit.fitted_law.law import load
-from fit.planning import candidates, modelled_speed
-from fit.planning.constraints import Constraints
-from fit.planning.grid import ShapeRequest
-from fit.planning.model_grid import models_of
-from fit.planning.optimum import best_of_each_number
-from fit.planning.problem import Problem
-from fit.planning.training_chips import MEMORY_SHARE, Chips
+from fit.planning.chosen import modelled_speed
+from fit.planning.inputs.constraints import Constraints
+from fit.planning.inputs.grid import ShapeRequest
+from fit.planning.inputs.problem import Problem
+from fit.planning.inputs.training_chips import MEMORY_SHARE, Chips
+from fit.planning.search.solver import best_of_each_number
+from fit.planning.space import candidates
+from fit.planning.space.model_grid import models_of
 
 LAW = "joint-moe-2025"
 COUNTS = (1, 2, 4, 8, 16, 32, 64)

@@ -1,0 +1,9 @@
+"""The models that a plan chooses from, from the bottom up.
+
+rates.py            published laws of learning rate and batch
+recipe.py           how a model is trained: config, rows, batches, warm-up and peak learning rate
+model_grid.py       the shapes of the grid with their counts, recipes and limits
+candidates.py       these models in layouts, with their seconds per token
+size_speeds.py      what chips reach of a size: its speed, and the largest they train
+page_speeds.py      the same for the page, as plain values
+"""
