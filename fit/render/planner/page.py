@@ -22,10 +22,11 @@ from fit.model.architecture import OF_EXPERTS, PAPER
 from fit.model.chips import CHIPS
 from fit.planning.answer import plan_answer
 from fit.planning.context import plan_findings
+from fit.planning.inputs import problem
 from fit.planning.inputs.constraints import Constraints
 from fit.planning.inputs.fields_of_flags import FIELDS
 from fit.planning.inputs.training_chips import MFU, Chips
-from fit.planning.search import by_hours, optima
+from fit.planning.search import by_hours
 from fit.planning.several_laws import agreement, compare
 from fit.planning.space import page_speeds
 from fit.planning.uncertainty import odds
@@ -143,7 +144,7 @@ def of(laws: Sequence[Law], measured: tuple[Runs, Array] | None, chips: tuple[st
         largest=units.LARGEST,
         odds=_constants(odds, "CLOSE", "CLOSE_BUDGET", "APART", "COLUMNS", "MOST_LOG_SHARE")
         | _constants(by_hours, "GAIN"),
-        doubt=_constants(plan_findings, "MOSTLY") | _constants(optima, "BAND"),
+        doubt=_constants(plan_findings, "MOSTLY") | _constants(problem, "BAND"),
         paper_shape=dataclasses.asdict(PAPER),
     )
 
