@@ -292,7 +292,7 @@ def _on_mesh(
     """
     remat = str(smallest.remat)
     axes = np.array([smallest.expert]), np.array([smallest.model])
-    fewest = fewest_devices(shape, *axes, remat, chips.chip.memory)
+    fewest = fewest_devices(shape, *axes, remat, chips.device_memory)
     step_bytes = None
     if step_tokens:
         step = dataclasses.replace(smallest, **_rows_of(run_recipe), batch_tokens=step_tokens)
@@ -304,7 +304,7 @@ def _on_mesh(
         remat=remat,
         least_bytes=float(step_counts.memory_of(shape, smallest)),
         step_bytes=step_bytes,
-        chips=None if fewest is None else int(fewest.n_devices),
+        chips=None if fewest is None else math.ceil(fewest.n_devices / chips.chip.devices),
     )
 
 

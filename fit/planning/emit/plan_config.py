@@ -77,8 +77,8 @@ def source(law: Law, plan: Plan, base: str | None = None) -> str:
         base = _checked_config(law, built, plan.base_config)
     elif not os.path.exists(base) and not is_shipped(base):
         raise UserError(f"--base_config={base}: no such file")
-    is_recipes_own = base == plan.base_config
-    is_pretrain = is_recipes_own and base == recipe.PRETRAIN_CONFIG
+    is_recipes_own = is_same(base, plan.base_config)
+    is_pretrain = is_recipes_own and plan.base_config == recipe.PRETRAIN_CONFIG
     begin, get_config = _start(base)
     body = [f"config = {get_config}", *_shape(built, is_pretrain)]
     overrides = _overrides(law, plan, built, base)
@@ -306,7 +306,7 @@ def _docstring(plan: Plan, built: Buildable, base: str) -> str:
         lines.append(say(CONFIG_OUTSIDE, outside=warning_of(built.extrapolation)))
     lines += ["", "    python -m jmoe.train --config=THIS_FILE --workdir=DIR", ""]
     lines.append(say(CONFIG_EXACT, **built))
-    if base == plan.base_config:
+    if is_same(base, plan.base_config):
         lines += _recipe_lines(built)
     return "\n".join(lines).replace("\\", "/").replace('"', "'") + "\n"
 

@@ -52,7 +52,7 @@ ONE_MFU = "--mfu={value}: the compared laws have different numbers of experts: g
 TOO_FEW_EPOCHS = "--epochs={value:g}: expected a number from 1 up"
 NO_WHOLE_CHOICE = "--shape={value}: experts of granularity {split:g}, {shared} of them shared, cannot make up {used:g}"
 USED_OF_MIXTURES = "--shape={value}: --law={law} is a law of dense models"
-MESH_OF_CHIPS = "--mesh=expert:{expert},model:{model} does not divide the {count} chips of --chips"
+MESH_OF_CHIPS = "--mesh=expert:{expert},model:{model} does not divide the {devices} devices of --chips={chips}"
 
 
 # The fields of flags such as --shape=vocab_size:32000,kv_share:0.25 and --mesh=expert:8,remat:dots.
@@ -433,9 +433,9 @@ class PlanOptions(BudgetOptions):
             return None
         expert = self.mesh.expert or 1
         model = self.mesh.model or 1
-        n_devices = count if self.shape.paper else count * CHIPS[kind].devices
+        n_devices = count * CHIPS[kind].devices
         if n_devices % (expert * model):
-            raise UserError(say(MESH_OF_CHIPS, expert=expert, model=model, count=n_devices))
+            raise UserError(say(MESH_OF_CHIPS, expert=expert, model=model, devices=n_devices, chips=self.chips))
         return smallest_step(n_devices // (expert * model), expert, model, self.mesh.remat or "full")
 
     def constraints(self, experts: tuple[int, ...] = ()) -> Constraints:

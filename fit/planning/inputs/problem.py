@@ -89,14 +89,14 @@ class Problem:
 
     def tokens(self, hours: Numbers, seconds_per_token: Numbers) -> Array:
         """Whole training tokens that hours leave beside inference tokens, each a third of one; perhaps negative."""
-        return np.floor(np.minimum(SECONDS_PER_HOUR * np.asarray(hours) / seconds_per_token - self._served, self.cap))
+        return np.floor(np.minimum(SECONDS_PER_HOUR * np.asarray(hours) / seconds_per_token - self.served, self.cap))
 
     def hours(self, n_tokens: Numbers, seconds_per_token: Numbers) -> Array:
         """Hours of so many training tokens and of the inference tokens."""
-        return (np.asarray(n_tokens) + self._served) * seconds_per_token / SECONDS_PER_HOUR
+        return (np.asarray(n_tokens) + self.served) * seconds_per_token / SECONDS_PER_HOUR
 
     @property
-    def _served(self) -> Numbers:
+    def served(self) -> Numbers:
         """Training tokens that take as long as the inference tokens."""
         return INFERENCE / TRAINING * self.constraints.inference_tokens
 

@@ -102,10 +102,13 @@ def in_draws(problem: Problem, e: float, speeds: Array, coefficients: ByName) ->
     """
     hours = np.array([problem.budget_hours])
     drawn = {name: np.asarray(value)[:, None] for name, value in coefficients.items()}
+    without_cap = problem.within(max_tokens=None, epochs=None)
     by_recipe = []
     for candidates in candidates_within(problem, e, (problem.budget_hours, problem.budget_hours)):
-        shapes, tokens = _most_tokens(problem, candidates, hours)
-        tokens = np.minimum(tokens * speeds[:, None], problem.cap)
+        shapes, tokens = _most_tokens(without_cap, candidates, hours)
+        # the hours also serve tokens, at the drawn speed; the cap on tokens is the same at any speed
+        tokens = np.floor((tokens + problem.served) * speeds[:, None] - problem.served)
+        tokens = np.where(tokens >= 1, np.minimum(tokens, problem.cap), 0.0)
         best = _best_of_shapes(problem, candidates.models, shapes, tokens, drawn)
         more = best["n_tokens"][:, None] * (1 + GAIN)
         row = best["shape"][:, None]

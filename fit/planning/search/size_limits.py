@@ -65,7 +65,7 @@ def size_limits(problem: Problem) -> list[SizeLimit]:
         def share_of_largest(d_model: Numbers, n_experts: Numbers) -> Numbers:
             """Active parameters over those of the largest model that the chips train; infinite without one."""
             each, index = np.unique(np.asarray(n_experts, float), return_inverse=True)
-            largest = np.array([size_speeds.largest_by_flops(problem, e) for e in each])
+            largest = np.array([size_speeds.largest_trained(problem, e) for e in each])
             with np.errstate(divide="ignore"):
                 return problem.architecture.n_active(d_model, n_experts) / largest[index.reshape(np.shape(n_experts))]
 

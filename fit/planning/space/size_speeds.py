@@ -76,28 +76,21 @@ def largest_on_tokens(problem: Problem, e: float, n_tokens: float) -> float:
     return most
 
 
-def largest_by_flops(problem: Problem, e: float) -> float:
-    """n_active of the largest shape with e experts that the chips train on the tokens that FLOPs leave it; 0 for none.
+def largest_trained(problem: Problem, e: float) -> float:
+    """n_active of the largest shape with e experts that the chips train on TOKENS_PER_PARAMETER; 0 for none.
 
-    Of several budgets, each shape has TOKENS_PER_PARAMETER.
+    It does not depend on the budget, so that more FLOPs never allow a smaller model.
     """
-    flops = problem.constraints.at(e).flops
-    of_several = np.ndim(flops) > 0
-    one_budget = None if flops is None or of_several else float(flops)
-    return _largest_by_flops(problem.of_any_budget, float(e), one_budget, of_several)
+    return _largest_of_any_budget(problem.of_any_budget, float(e))
 
 
 @functools.lru_cache(maxsize=128)
-def _largest_by_flops(problem: Problem, e: float, flops: float | None, of_several: bool) -> float:
-    """As largest_by_flops."""
-    within = problem.within(flops=flops).constraints
+def _largest_of_any_budget(problem: Problem, e: float) -> float:
+    """As largest_trained."""
     most = 0.0
     for models in models_of(problem, e):
-        tokens = np.minimum(models.tokens_by_flops(within), MOST_TOKENS)  # larger batches change no size
-        if of_several:
-            tokens = np.clip(TOKENS_PER_PARAMETER * models.n_active, models.least_tokens + 1, models.most_tokens)
-        has_recipe = (tokens >= 1) & models.has_recipe(tokens)
-        most = _largest_trained(problem, models, has_recipe, tokens, most)
+        tokens = np.clip(TOKENS_PER_PARAMETER * models.n_active, models.least_tokens + 1, models.most_tokens)
+        most = _largest_trained(problem, models, models.has_recipe(tokens), tokens, most)
     return most
 
 
