@@ -13,7 +13,7 @@ from fit.messages.finding import finding
 from fit.messages.units import say
 from fit.model.architecture import PAPER, Architecture
 from fit.planning.answer import expected_tasks, plan_answer
-from fit.planning.chosen import buildable, cost, modelled_speed, optimum
+from fit.planning.chosen import buildable, cost, optimum
 from fit.planning.chosen.buildable import Buildable
 from fit.planning.chosen.optimum import Optimum
 from fit.planning.context import dense_models, other_budget, plan_findings, repeats
@@ -24,7 +24,7 @@ from fit.planning.plan import Plan
 from fit.planning.search import solver, target
 from fit.planning.search.target import Target
 from fit.planning.several_laws import compare
-from fit.planning.space import recipe
+from fit.planning.space import calibration, recipe
 from fit.planning.uncertainty import odds
 from fit.task_maps import maps as task_maps
 
@@ -130,13 +130,13 @@ def problem_of(law: Law, options: PlanOptions, architecture: Architecture) -> Pr
       UserError: An option does not suit the law, or a table of speeds cannot be read.
     """
     experts = experts_to_compare(law, options.experts)
-    slack = 0.0
+    plateau_tolerance = 0.0
     if options.epochs is not None and options.max_tokens is not None:
         law = repeated.of_law(law, options.max_tokens)
-        slack = solver.NEAR if options.target_loss is None else 0.0  # a target is met exactly
-    problem = Problem(law, architecture, options.constraints(experts), experts, slack=slack)
+        plateau_tolerance = solver.NEAR if options.target_loss is None else 0.0  # a target is met exactly
+    problem = Problem(law, architecture, options.constraints(experts), experts, plateau_tolerance=plateau_tolerance)
     if options.has_modelled_speeds:
-        return modelled_speed.at_modelled_speeds(problem, options.speeds)
+        return calibration.at_modelled_speeds(problem, options.speeds)
     return problem
 
 
@@ -231,7 +231,7 @@ def _training_chips(problem: Problem, optima: list[Optimum], built: Buildable | 
         return None
     mfu = chips.mfu
     is_assumed = chips.mfu_is_assumed
-    if problem.calibration is not None:
+    if problem.has_modelled_speeds:
         mfu = buildable.modelled_mfu(optima)
         models = [*optima, built] if built else optima
         is_assumed = any(model.speed is None for model in models)

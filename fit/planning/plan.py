@@ -11,7 +11,7 @@ from fit.planning.chosen.buildable import Buildable
 from fit.planning.chosen.cost import Energy
 from fit.planning.chosen.optimum import Infeasible, Optimum
 from fit.planning.context.dense_models import DenseComparison, RuleOfThumb
-from fit.planning.context.other_budget import ClockComparison
+from fit.planning.context.other_budget import OtherBudget
 from fit.planning.context.repeats import Repeats
 from fit.planning.inputs.problem import Problem
 from fit.planning.inputs.training_chips import TrainingChips
@@ -88,7 +88,7 @@ class Plan(WithFindings):
     best_at_edge: bool
     target: Target | None = optional()
     repeats: Repeats | None = optional()
-    clock: ClockComparison | None = optional()
+    clock: OtherBudget | None = optional()
     chips: TrainingChips | None = optional()
     architectures: list[Json] | None = optional()
     like: Json | None = optional()

@@ -6,11 +6,11 @@ from fit.messages.lines import Line
 from fit.messages.units import amount, say
 from fit.planning.chosen.modelled_speed import Speed
 from fit.planning.chosen.optimum import Optimum
-from fit.planning.context.other_budget import ClockComparison
+from fit.planning.context.other_budget import OtherBudget
 from fit.planning.inputs.training_chips import MFU
 
 
-def speeds(by_hours: ClockComparison, optima: list[Optimum]) -> Line:
+def speeds(by_hours: OtherBudget, optima: list[Optimum]) -> Line:
     """The speed of each number of experts."""
     rows = []
     for row in optima:
@@ -22,7 +22,7 @@ def speeds(by_hours: ClockComparison, optima: list[Optimum]) -> Line:
     return Line("", head, tuple(rows))
 
 
-def differing(by_hours: ClockComparison) -> Iterator[Line]:
+def differing(by_hours: OtherBudget) -> Iterator[Line]:
     """The line on what FLOPs and hours choose, where they differ."""
     if by_hours.by_flops == by_hours.by_time:
         return

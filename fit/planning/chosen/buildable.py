@@ -132,7 +132,7 @@ def _chosen(problem: Problem, optima: list[Optimum], best: Optimum) -> ChosenMod
     """The model to build: by hours the best candidate itself; None where none fits."""
     if best.candidate is not None:
         return shape_choice.of_candidate(best.candidate)
-    if problem.constraints.request is None or best.d_model < hardware.NARROW:
+    if problem.has_paper_shape or best.d_model < hardware.NARROW:
         return shape_choice.of_whole_blocks(problem, optima, best)
     return shape_choice.on_grid(problem, optima, best)
 
@@ -209,7 +209,7 @@ def _speed(problem: Problem, chosen: ChosenModel, experts_of_law: float) -> Spee
 
     None where no speed is modelled, or the chips train no such model.
     """
-    if problem.calibration is None:
+    if not problem.has_modelled_speeds:
         return None
     n_active = int(chosen.model.shape.n_active)
     if chosen.tokens_per_second is None or chosen.layout is None:
@@ -225,7 +225,7 @@ def _cost(
     chips = problem.constraints.chips
     if chips is None:
         return None
-    if problem.calibration is not None:
+    if problem.has_modelled_speeds:
         chips = dataclasses.replace(chips, mfu=modelled_mfu(optima))
     if layout is not None:
         chips = chips.of_layout(layout)

@@ -192,7 +192,7 @@ def _fields_of_cost(model: Trained, constraints: Constraints, chips: Chips) -> J
         n_unused=model.n_total - model.n_active,
     )
     serving = serving_of(served, model.memory_bytes, float(shape.n_experts), chips)
-    smallest = chips.holding(shape, on_any_mesh=constraints.request is not None)
+    smallest = chips.holding(shape, on_any_mesh=not constraints.has_paper_shape)
     training_chips = None
     training_bytes = None
     if smallest is not None:

@@ -11,9 +11,9 @@ from fit.planning.chosen.cost import Cost, Trained
 from fit.planning.chosen.extrapolation import extrapolation_of
 from fit.planning.chosen.modelled_speed import Speed
 from fit.planning.inputs.problem import Problem
-from fit.planning.search import by_hours, infeasible, solver
-from fit.planning.search.by_hours import BestCandidate
+from fit.planning.search import infeasible, solver
 from fit.planning.search.optima import COLUMNS, Optima
+from fit.planning.space.candidates import BestCandidate
 from fit.results import NOT_IN_JSON, Record, optional
 
 
@@ -105,20 +105,19 @@ def optimum_at(problem: Problem, solved: Optima, i: int, near: list[float] | Non
     e = model["n_experts"]
     n_active = model["n_active"]
     n_tokens = model["n_tokens"]
-    memory_bytes = float(constraints.memory(architecture, solved.d_model[i], e))
-    n_blocks = model["d_model"] / architecture.width_per_block
     speed = None
     used = None
-    candidate = None
-    if problem.is_by_hours:
-        candidate = by_hours.best_of(problem, e)
-        assert candidate is not None
+    candidate = solved.candidates[i] if solved.candidates else None
+    if candidate is None:
+        memory_bytes = float(constraints.memory(architecture, solved.d_model[i], e))
+        n_blocks = model["d_model"] / architecture.width_per_block
+        if problem.has_modelled_speeds:
+            speed = modelled_speed.speed_of_optimum(problem, e, n_active, n_tokens)
+    else:
         memory_bytes = candidate.memory_bytes
         n_blocks = candidate.n_blocks
         speed = modelled_speed.speed_of_candidate(candidate)
         used = candidate.n_chips if candidate.n_chips != problem.chips.count else None
-    elif problem.calibration is not None:
-        speed = modelled_speed.speed_of_optimum(problem, e, n_active, n_tokens)
     flops = float(training_flops(n_active, n_tokens))
     return Optimum(
         **model,

@@ -23,9 +23,9 @@ from fit.planning.chosen.optimum import Optimum
 from fit.planning.inputs.grid import Grid
 from fit.planning.inputs.mesh import PlannedLayout
 from fit.planning.inputs.problem import Problem
-from fit.planning.search import by_hours, solver
+from fit.planning.search import solver
 from fit.planning.space import candidates, recipe
-from fit.planning.space.candidates import Candidates
+from fit.planning.space.candidates import BestCandidate, Candidates
 from fit.planning.space.model_grid import ModelGrid, loss_of_shapes, models_of, whole_models
 
 CHUNK = 32  # shapes that are weighed together
@@ -199,7 +199,7 @@ def _trained(problem: Problem, planned: Optimum) -> ChosenModel | None:
         cost = float(seconds[first[0]]), float(part.n_chips[first[0]])
         if cost < least_cost:
             least_cost = cost
-            best = by_hours.BestCandidate(problem, part.part(first), int(tokens[first[0]]), float(losses[first[0]]))
+            best = BestCandidate(problem, part.part(first), int(tokens[first[0]]), float(losses[first[0]]))
     return of_candidate(best) if best else None
 
 
@@ -253,7 +253,7 @@ def _models_of_depths(architecture: Architecture, planned: Optimum, least: float
             yield Model(architecture, n_blocks, planned.n_experts, width)
 
 
-def of_candidate(best: by_hours.BestCandidate) -> ChosenModel:
+def of_candidate(best: BestCandidate) -> ChosenModel:
     """The model of a candidate on chips."""
     return ChosenModel(
         loss=best.loss,
@@ -275,7 +275,7 @@ def _grid_model(problem: Problem, models: ModelGrid, row: int) -> Model:
     return hardware.built(problem.padded, style, width, n_blocks, int(np.asarray(shape.n_experts)))
 
 
-def _planned_layout(best: by_hours.BestCandidate) -> PlannedLayout:
+def _planned_layout(best: BestCandidate) -> PlannedLayout:
     """How the chips train a candidate."""
     problem = best.problem
     candidate = best.candidate

@@ -17,7 +17,7 @@ from fit.results import Record, optional
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ClockComparison(Record):
+class OtherBudget(Record):
     """The choice of FLOPs in place of hours or, where FLOPs are the budget, hours in place of FLOPs.
 
     Attributes:
@@ -40,7 +40,7 @@ class ClockComparison(Record):
     ratio: list[float]
 
 
-def against_other_budget(problem: Problem, best: Mapping[str, Any], experts: Floats) -> ClockComparison | None:
+def against_other_budget(problem: Problem, best: Mapping[str, Any], experts: Floats) -> OtherBudget | None:
     """The best number of experts under the other budget: the FLOPs of the best model in place of hours, or its hours.
 
     Args:
@@ -51,7 +51,7 @@ def against_other_budget(problem: Problem, best: Mapping[str, Any], experts: Flo
     Returns:
       The comparison; None where no speed is modelled, or no model is feasible under the other budget.
     """
-    if problem.calibration is None:
+    if not problem.has_modelled_speeds:
         return None
     inference_tokens = problem.constraints.inference_tokens
     if problem.is_by_hours:
@@ -73,7 +73,7 @@ def _best(problem: Problem, experts: Floats) -> Json | None:
     return solved.row(int(np.nanargmin(solved.loss))) if solved.feasible.any() else None
 
 
-def _comparison(problem: Problem, hours: float, by_flops: int, by_time: Mapping[str, Any]) -> ClockComparison:
+def _comparison(problem: Problem, hours: float, by_flops: int, by_time: Mapping[str, Any]) -> OtherBudget:
     """The best numbers of experts by FLOPs and by hours, beside each other. by_time: the best model by hours."""
     calibration = problem.calibration
     assert calibration is not None
@@ -88,7 +88,7 @@ def _comparison(problem: Problem, hours: float, by_flops: int, by_time: Mapping[
         of_time = size_speeds.tokens_per_second(problem, n_experts, size, n_tokens)
         assert of_flops is not None and of_time is not None
         ratio = of_flops / of_time
-    return ClockComparison(
+    return OtherBudget(
         hours=hours,
         label=calibration.label,
         by_flops=by_flops,

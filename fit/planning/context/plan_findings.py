@@ -115,7 +115,7 @@ def _chips_bind(problem: Problem, best: Optimum) -> Finding:
     unbound = solver.best_of_each_number(problem.within(chips=None))
     row = unbound.row(int(np.nanargmin(unbound.loss)), ("n_active", "n_total", "n_tokens", "loss", "d_model"))
     shape = problem.architecture.shape(row["d_model"], row["n_experts"])
-    smallest = chips.holding(shape, on_any_mesh=problem.constraints.request is not None)
+    smallest = chips.holding(shape, on_any_mesh=not problem.has_paper_shape)
     needed = ""
     if smallest is not None:
         needed = f" on {math.ceil(smallest.n_devices / chips.chip.devices)} chips"

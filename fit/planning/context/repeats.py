@@ -50,7 +50,7 @@ def of_fresh_text(problem: Problem) -> Problem:
     """The problem by the law for text that is read once."""
     if not isinstance(problem.law, Repeated):
         return problem
-    return dataclasses.replace(problem, law=problem.law.fresh, slack=0.0)
+    return dataclasses.replace(problem, law=problem.law.fresh, plateau_tolerance=0.0)
 
 
 def repeats_of(problem: Problem, optima: list[Optimum], best: Optimum) -> Repeats | None:
@@ -87,5 +87,5 @@ def findings_of(problem: Problem, best: Optimum) -> Iterator[Finding]:
     if not isinstance(problem.law, Repeated):
         return
     if best.size_bound == "plateau":
-        yield finding("plateau", near=problem.slack)
+        yield finding("plateau", near=problem.plateau_tolerance)
     yield finding("repeats_dense")

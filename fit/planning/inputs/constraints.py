@@ -56,6 +56,11 @@ class Constraints:
         return self.flops is not None or self.hours is not None
 
     @property
+    def has_paper_shape(self) -> bool:
+        """Whether models have whole blocks and heads of the paper's shape, not widths and meshes that are chosen."""
+        return self.request is None
+
+    @property
     def budget(self) -> Any:
         """The budget: hours where these are it, else FLOPs."""
         return self.flops if self.hours is None else self.hours

@@ -21,7 +21,14 @@ BAND = 1e-3  # near-optimal: within this share of the best loss; a search by hou
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """What a plan solves.
+    """What a plan solves. Three of its properties decide how:
+
+    options                                   is_by_hours   has_modelled_speeds   has_paper_shape
+    --hours --chips                           yes           yes                   no
+    --flops --chips                           no            yes                   no
+    --hours --chips --mfu (FLOPs of an MFU)   no            no                    no
+    --flops                                   no            no                    no
+    any of the last two --shape=paper         no            no                    yes
 
     Attributes:
       law: The law of the loss.
@@ -30,9 +37,9 @@ class Problem:
       experts: The numbers of experts to compare, as the law counts them.
       calibration: What the chips reach, where hours are the budget, or follow from the speed of each model.
       grid: Shapes and layouts to choose from.
-      at_most: A loss that is reached otherwise: the search by hours may skip models that lose more.
-      slack: On a plateau of the loss, the smallest model counts as the best whose loss is within this share of the
-        lowest.
+      loss_cutoff: The search by hours may skip models that lose more: another reaches this loss.
+      plateau_tolerance: On a plateau of the loss, the smallest model counts as the best whose loss is within this share
+        of the lowest.
     """
 
     law: Law
@@ -41,13 +48,23 @@ class Problem:
     experts: Floats = ()
     calibration: Calibration | None = None
     grid: Grid = Grid()
-    at_most: float = math.inf
-    slack: float = 0.0
+    loss_cutoff: float = math.inf
+    plateau_tolerance: float = 0.0
 
     @property
     def is_by_hours(self) -> bool:
         """Whether hours on the chips are the budget, at the speed of each model."""
         return self.constraints.hours is not None
+
+    @property
+    def has_modelled_speeds(self) -> bool:
+        """Whether each model has its own speed on the chips."""
+        return self.calibration is not None
+
+    @property
+    def has_paper_shape(self) -> bool:
+        """Whether models have whole blocks and heads of the paper's shape, not widths and meshes that are chosen."""
+        return self.constraints.has_paper_shape
 
     @property
     def budget_hours(self) -> float:
@@ -117,7 +134,7 @@ class Problem:
         return self.within(hours=budget) if self.is_by_hours else self.within(flops=budget)
 
     @functools.cached_property
-    def of_any_budget(self) -> "Problem":
+    def candidates_key(self) -> "Problem":
         """What candidates depend on: this problem without its budget and numbers of experts. It is hashable."""
         chips = self.constraints.chips
         if chips is not None:
@@ -126,7 +143,7 @@ class Problem:
         return dataclasses.replace(problem, experts=())
 
     @functools.cached_property
-    def of_any_speed(self) -> "Problem":
+    def shapes_key(self) -> "Problem":
         """What models depend on: this problem without budget, tokens, chips and their speeds. It is hashable."""
-        problem = self.of_any_budget.within(chips=None, max_tokens=None, epochs=None, inference_tokens=0.0)
-        return dataclasses.replace(problem, calibration=None, at_most=math.inf)
+        problem = self.candidates_key.within(chips=None, max_tokens=None, epochs=None, inference_tokens=0.0)
+        return dataclasses.replace(problem, calibration=None, loss_cutoff=math.inf)

@@ -124,7 +124,7 @@ def _largest(problem: Problem, n_experts: Array) -> tuple[Numbers, str | Array]:
 
         def excess(log_d: Numbers, limit: SizeLimit = limit) -> Numbers:
             """Logarithm of what is needed over the limit, at this logarithm of the width."""
-            return np.log(limit.needed(np.exp(log_d), n_experts)) - np.log(limit.limit)
+            return np.log(limit.required(np.exp(log_d), n_experts)) - np.log(limit.available)
 
         low = np.log(architecture.smallest) - BELOW_SMALLEST
         high = low + 1
@@ -136,18 +136,18 @@ def _largest(problem: Problem, n_experts: Array) -> tuple[Numbers, str | Array]:
     return largest, bound
 
 
-def _on_plateau(slack: float, loss: Callable[[Array], Array], size: Array, smallest: Array) -> Array:
-    """The least size whose loss is within the share `slack` of that of `size`, where it is at most PLATEAU of it.
+def _on_plateau(tolerance: float, loss: Callable[[Array], Array], size: Array, smallest: Array) -> Array:
+    """The least size whose loss is within a tolerance of that of `size`, where it is at most PLATEAU of it.
 
     Args:
-      slack: of a law of repeated text.
+      tolerance: share of the loss, of a law of repeated text.
       loss: of n_active, an array.
       size, smallest: arrays of one shape.
 
     Returns:
       The sizes; NaN where the loss is no plateau.
     """
-    allowed_loss = loss(size) * (1 + slack)
+    allowed_loss = loss(size) * (1 + tolerance)
     candidate = np.maximum(PLATEAU * size, smallest)
 
     def excess(log_n: Numbers) -> Numbers:
@@ -168,7 +168,7 @@ class _SizeProblem:
       coefficients: by name, the law's or a draw's.
       n_experts: as the law counts them.
       smallest: n_active of the smallest model.
-      largest, largest_by: n_active of the largest model that memory and chips hold, and which of the two it is.
+      largest, largest_by: n_active of the largest model that memory and chips hold, and what bounds it.
       feasible: whether the smallest model is within the constraints and has the experts that a token uses.
     """
 
@@ -237,9 +237,9 @@ class _SizeProblem:
         size = np.minimum(size, self.largest)
         bound[size < self.smallest] = "smallest"
         size = np.where(self.feasible, np.maximum(size, self.smallest), np.nan)
-        if not self.problem.slack:
+        if not self.problem.plateau_tolerance:
             return size, bound
-        edge = _on_plateau(self.problem.slack, self.loss, size, self.smallest)
+        edge = _on_plateau(self.problem.plateau_tolerance, self.loss, size, self.smallest)
         return np.where(edge > 0, edge, size), np.where(edge > 0, "plateau", bound)
 
     def at_sizes(self, size: Array, bound: Array) -> Optima:
@@ -288,7 +288,7 @@ def _size_problem(problem: Problem, n_experts: Numbers, coefficients: ByName) ->
     largest, largest_by = _largest(problem, n_experts)
     feasible = (constraints.tokens(smallest) >= 1) & architecture.has_enough_experts(n_experts)
     for limit in size_limits(problem):
-        feasible = feasible & (limit.needed(architecture.smallest, n_experts) <= limit.limit)
+        feasible = feasible & (limit.required(architecture.smallest, n_experts) <= limit.available)
     return _SizeProblem(
         problem=problem,
         coefficients=coefficients,

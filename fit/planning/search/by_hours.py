@@ -20,7 +20,7 @@ from fit.planning.inputs.grid import Grid
 from fit.planning.inputs.problem import Problem
 from fit.planning.search.optima import COLUMNS, Optima
 from fit.planning.space import candidates as candidates_lib
-from fit.planning.space.candidates import Candidates
+from fit.planning.space.candidates import BestCandidate, Candidates
 from fit.planning.space.model_grid import ModelGrid, loss_of_shapes, models_of
 from fit.planning.space.size_speeds import MOST_TOKENS, NEXT_SIZES
 
@@ -52,6 +52,7 @@ def best_within_hours(problem: Problem, n_experts: Numbers) -> Optima:
     experts, hours = (array.ravel() for array in arrays)
     columns = {name: np.full(experts.shape, np.nan) for name in COLUMNS}
     bound = np.full(experts.shape, "", dtype=object)
+    found: list[BestCandidate | None] = [None] * len(experts)
     for e in np.unique(experts):
         rows = np.flatnonzero(experts == e)
         for span in _spans(hours[rows]):
@@ -61,6 +62,7 @@ def best_within_hours(problem: Problem, n_experts: Numbers) -> Optima:
                 best = _best_among(problem, by_recipe, float(hours[row]))
                 if best is None:
                     continue
+                found[row] = best
                 for name, column in columns.items():
                     column[row] = getattr(best, name)
                 if budgets.ndim == 0:
@@ -70,6 +72,7 @@ def best_within_hours(problem: Problem, n_experts: Numbers) -> Optima:
         **{name: column.reshape(shape) for name, column in columns.items()},
         size_bound=bound.reshape(shape),
         feasible=np.isfinite(columns["loss"]).reshape(shape),
+        candidates=found,
     )
 
 
@@ -171,7 +174,7 @@ def candidates_within(problem: Problem, e: float, hours: tuple[float, float]) ->
 
     They come in the order of their shapes.
     """
-    return _candidates_within(problem.of_any_budget, float(e), hours)
+    return _candidates_within(problem.candidates_key, float(e), hours)
 
 
 @functools.lru_cache(maxsize=32)
@@ -179,68 +182,6 @@ def _candidates_within(problem: Problem, e: float, hours: tuple[float, float]) -
     """As candidates_within."""
     by_recipe = candidates_lib.in_hours(problem, models_of(problem, e), hours)
     return [part.part(np.argsort(part.row, kind="stable")) for part in by_recipe]
-
-
-@dataclasses.dataclass(frozen=True)
-class BestCandidate:
-    """The best candidate of a problem, which is built as it is.
-
-    Attributes:
-      problem: The problem.
-      candidate: The candidate alone: arrays [1].
-      n_tokens: Its training tokens.
-      loss: Nats per token.
-    """
-
-    problem: Problem
-    candidate: Candidates
-    n_tokens: int
-    loss: float
-
-    @property
-    def models(self) -> ModelGrid:
-        """The shapes, of which its own is one."""
-        return self.candidate.models
-
-    @property
-    def row(self) -> int:
-        """Index of its shape in `models`."""
-        return int(self.candidate.row[0])
-
-    @property
-    def n_active(self) -> float:
-        """Parameters that a token uses, with embedding and head."""
-        return float(self.models.n_active[self.row])
-
-    @property
-    def n_total(self) -> float:
-        """All its parameters."""
-        return float(self.models.n_total[self.row])
-
-    @property
-    def d_model(self) -> float:
-        """Its width."""
-        return float(np.asarray(self.models.shape.d_model)[self.row])
-
-    @property
-    def n_blocks(self) -> int:
-        """Its depth."""
-        return int(np.asarray(self.models.shape.n_blocks)[self.row])
-
-    @property
-    def memory_bytes(self) -> float:
-        """Bytes of weights and cache when the model is served."""
-        return float(self.models.memory_bytes[self.row])
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Speed of all its chips together."""
-        return 1 / float(self.candidate.seconds_per_token[0])
-
-    @property
-    def n_chips(self) -> int:
-        """Number of chips that train it."""
-        return int(self.candidate.n_chips[0])
 
 
 def best_of(problem: Problem, e: float) -> BestCandidate | None:
@@ -317,8 +258,8 @@ def best_architecture(
         alike_in_speed.setdefault(dataclasses.replace(architecture, shared=0), []).append(architecture)
     for timed, alike in alike_in_speed.items():
         for e in np.asarray(experts)[timed.has_enough_experts(experts)][::-1]:
-            at_most = lowest * (1 + SHARED_EFFECT)
-            coarse = dataclasses.replace(problem, architecture=timed, grid=COARSE, at_most=at_most)
+            loss_cutoff = lowest * (1 + SHARED_EFFECT)
+            coarse = dataclasses.replace(problem, architecture=timed, grid=COARSE, loss_cutoff=loss_cutoff)
             for candidates in candidates_lib.in_hours(coarse, models_of(coarse, float(e)), (hours, hours)):
                 tokens = candidates.tokens(coarse, hours)
                 for architecture in alike:
@@ -336,7 +277,7 @@ def least_hours(problem: Problem, e: float, loss: float) -> float | None:
     None where even MOST_DOUBLINGS of the hours are not enough.
     """
     low = problem.budget_hours
-    problem = dataclasses.replace(problem, at_most=loss)
+    problem = dataclasses.replace(problem, loss_cutoff=loss)
     for doubling in range(MOST_DOUBLINGS):
         if _could_reach(problem, e, low * SPAN, loss):
             parts = candidates_within(problem, e, (low, low * SPAN))

@@ -49,9 +49,9 @@ def reason(problem: Problem, n_experts: ArrayLike) -> Reason:
     flops = problem.constraints.flops
     lacks_flops = flops is not None and needed_flops > np.max(flops)
     for limit in size_limits(problem):
-        need = float(limit.needed(architecture.smallest, e))
+        need = float(limit.required(architecture.smallest, e))
         # chips train no model on less than a token
-        if need > limit.limit and not (limit.name == "chips" and lacks_flops):
+        if need > limit.available and not (limit.name == "chips" and lacks_flops):
             return _size(problem, e, limit, need)
     if problem.is_by_hours:
         return _hours(problem, e)
@@ -81,9 +81,9 @@ def _size(problem: Problem, e: float, limit: SizeLimit, need: float) -> Reason:
     if limit.name == "serving" and serving is not None:
         values = dict(wanted=serving.tokens_per_second, nearest=serving.batch / need, batch=serving.batch)
         return Reason(sentences.SERVED_TOO_SLOWLY, dict(smallest=smallest, **values, **vars(serving.chips)))
-    if limit.name == "chips" and constraints.request is not None:
+    if limit.name == "chips" and not problem.has_paper_shape:
         return _mesh(problem, e)
-    gigabytes = dict(need=need / 1e9, limit=limit.limit / 1e9, times=need / limit.limit)
+    gigabytes = dict(need=need / 1e9, limit=limit.available / 1e9, times=need / limit.available)
     if limit.name == "chips":
         return Reason(sentences.CHIPS_TOO_FEW, dict(smallest=smallest, **gigabytes, **_chips(problem)))
     return Reason(sentences.MEMORY_TOO_SMALL, dict(smallest=smallest, flag=limit.flag, **gigabytes))

@@ -7,6 +7,7 @@ from typing import SupportsIndex
 import numpy as np
 
 from fit.aliases import Json
+from fit.planning.space.candidates import BestCandidate
 
 COLUMNS = ("n_active", "n_total", "n_tokens", "loss", "d_model")  # numbers of Optima
 
@@ -25,6 +26,7 @@ class Optima:
         training), "serving" (larger models decode too slowly), "tokens" (all tokens are used), "plateau" (larger models
         gain nothing) or "smallest".
       feasible: whether the constraints leave any model.
+      candidates: by hours, the candidate that each model is, flat, None where none is feasible; else None.
     """
 
     n_experts: np.ndarray
@@ -35,6 +37,7 @@ class Optima:
     d_model: np.ndarray
     size_bound: np.ndarray
     feasible: np.ndarray
+    candidates: list[BestCandidate | None] | None = None
 
     def row(self, i: SupportsIndex | tuple[()] = (), names: Sequence[str] = ("n_active", "n_tokens", "loss")) -> Json:
         """The i-th optimum as a dictionary of plain numbers: n_experts and these names."""

@@ -12,18 +12,18 @@ from fit.planning.space import size_speeds
 
 @dataclasses.dataclass(frozen=True)
 class SizeLimit:
-    """The bounds on the size of a model.
+    """A bound on the size of a model.
 
     Attributes:
       name: "memory" of the served model, "chips" that hold its training, or "serving", how fast it decodes.
-      needed: what a model needs, a function of d_model and n_experts: bytes, for "serving" seconds of a step.
-      limit: what there is of it.
+      required: what a model needs, a function of d_model and n_experts: bytes, for "serving" seconds of a step.
+      available: what there is of it.
       flag: the flag that gives a limit of memory, for errors.
     """
 
     name: str
-    needed: Callable[[Numbers, Numbers], Numbers]
-    limit: Numbers
+    required: Callable[[Numbers, Numbers], Numbers]
+    available: Numbers
     flag: str = "--memory_gb"
 
 
@@ -43,7 +43,7 @@ def size_limits(problem: Problem) -> list[SizeLimit]:
     if constraints.memory_bytes is not None:
         limits.append(SizeLimit("memory", memory, constraints.memory_bytes))
     chips = constraints.chips
-    if chips and constraints.request is None:
+    if chips and problem.has_paper_shape:
 
         def training_bytes(d_model: Numbers, n_experts: Numbers) -> Numbers:
             """Bytes of the smallest step."""
@@ -60,7 +60,7 @@ def size_limits(problem: Problem) -> list[SizeLimit]:
         flag = f"--serve=tokens_per_second on {serving.chips.count} x {serving.chips.kind}"
         limits.append(SizeLimit("memory", memory, serving.chips.memory, flag))
         limits.append(SizeLimit("serving", step_seconds, serving.most_seconds))
-    if chips and constraints.request is not None and not problem.is_by_hours:
+    if chips and not problem.has_paper_shape and not problem.is_by_hours:
 
         def share_of_largest(d_model: Numbers, n_experts: Numbers) -> Numbers:
             """Active parameters over those of the largest model that the chips train; infinite without one."""

@@ -180,7 +180,7 @@ def _row(problem: Problem, solved: Optima, i: SupportsIndex | tuple[()]) -> Targ
 def _price(problem: Problem, model: Json, flops: float) -> dict[str, float | None]:
     """{hours, dollars} of the FLOPs of a model: at its modelled speed, or at the MFU where there is none."""
     rate = None
-    if problem.calibration is not None:
+    if problem.has_modelled_speeds:
         rate = size_speeds.tokens_per_second(problem, model["n_experts"], model["n_active"], model["n_tokens"])
     if rate is None:
         return problem.chips.price(flops, model["n_experts"])

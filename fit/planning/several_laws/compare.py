@@ -19,10 +19,10 @@ from fit.fitted_law.law import Law, load
 from fit.model.architecture import Architecture, training_flops
 from fit.model.reference_model import PublishedModel
 from fit.model.step_counts import KEPT
-from fit.planning.chosen import modelled_speed, optimum
+from fit.planning.chosen import optimum
 from fit.planning.chosen.optimum import Optimum
 from fit.planning.context import other_budget, plan_findings
-from fit.planning.context.other_budget import ClockComparison
+from fit.planning.context.other_budget import OtherBudget
 from fit.planning.inputs.constraints import Constraints
 from fit.planning.inputs.options import BudgetOptions
 from fit.planning.inputs.problem import Problem
@@ -37,7 +37,7 @@ from fit.planning.several_laws.comparison import (
     ReferenceAnswer,
     VotesOfLaw,
 )
-from fit.planning.space import size_speeds
+from fit.planning.space import calibration, size_speeds
 
 LAWS = ("joint-moe-2025", "sparsity-2025", "fine-grained-2024", "comprehensive-2025", "chinchilla-refit-2024")
 GRANULARITIES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 32)
@@ -250,7 +250,7 @@ def _votes(best: "_Best", experts: Array) -> VotesOfLaw | None:
     return votes.of_law(best.problem, best.solved.n_experts[best.solved.feasible])
 
 
-def _clock(problem: Problem, model: Optimum, experts: Array) -> ClockComparison | None:
+def _clock(problem: Problem, model: Optimum, experts: Array) -> OtherBudget | None:
     """What FLOPs would choose of these numbers of experts in place of hours, or hours in place of FLOPs."""
     allowed = experts[problem.architecture.has_enough_experts(experts)]
     if problem.is_by_hours:
@@ -333,7 +333,7 @@ def _problem(law: Law, shared: SharedProblem, architecture: Architecture) -> Pro
     """The problem of one law."""
     problem = Problem(law, architecture, shared.constraints)
     if shared.has_modelled_speeds:
-        return modelled_speed.at_modelled_speeds(problem, shared.speeds)
+        return calibration.at_modelled_speeds(problem, shared.speeds)
     return problem
 
 
@@ -343,8 +343,8 @@ def _best(problem: Problem, architectures: list[Architecture], experts: Array) -
         architecture, reached = by_hours.best_architecture(problem, architectures, experts)
         architectures = [architecture]
         if architecture.shared == 0:  # then models of the coarse grid are models of the fine one
-            problem = dataclasses.replace(problem, at_most=reached)
-    elif len(architectures) > 1 and problem.constraints.chips is not None and problem.constraints.request is not None:
+            problem = dataclasses.replace(problem, loss_cutoff=reached)
+    elif len(architectures) > 1 and problem.constraints.chips is not None and not problem.has_paper_shape:
         # the sizes that chips hold are those of the paper's shapes here, which are known at once
         architectures = [_best(problem.within(request=None), architectures, experts).problem.architecture]
     best = None
@@ -371,7 +371,7 @@ def _dense(problem: Problem, shared: SharedProblem, loss: float) -> DenseAnswer 
         return None
     dense_law = load(law.dense) if law.published and law.dense else law
     architectures = architectures_to_try(dense_law, shared.shape, None)
-    best = _best(dataclasses.replace(problem, law=dense_law, at_most=math.inf), architectures, np.array([1.0]))
+    best = _best(dataclasses.replace(problem, law=dense_law, loss_cutoff=math.inf), architectures, np.array([1.0]))
     if best.solved is None:
         return None
     model = best.solved.row(best.index)

@@ -13,7 +13,7 @@ from fit.messages.finding import Finding, finding
 from fit.planning.chosen.cost import Serving
 from fit.planning.chosen.modelled_speed import Speed
 from fit.planning.context import plan_findings
-from fit.planning.context.other_budget import ClockComparison
+from fit.planning.context.other_budget import OtherBudget
 from fit.results import Record, Result, optional
 
 AGREE = 2.0  # answers of several laws within this factor agree
@@ -176,7 +176,7 @@ class LawAnswer(Record):
     leverage: Json | None
     dense: DenseAnswer | None
     speed: Speed | None = optional()
-    clock: ClockComparison | None = optional()
+    clock: OtherBudget | None = optional()
     serving: Serving | None = optional()
     like: ReferenceAnswer | None = optional()
     votes: VotesOfLaw | None = optional()

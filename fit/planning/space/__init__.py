@@ -3,6 +3,7 @@
 rates.py            published laws of learning rate and batch
 recipe.py           how a model is trained: config, rows, batches, warm-up and peak learning rate
 model_grid.py       the shapes of the grid with their counts, recipes and limits
+calibration.py      what the chips reach: ours, or by a table of the user's speeds
 candidates.py       these models in layouts, with their seconds per token
 size_speeds.py      what chips reach of a size: its speed, and the largest they train
 page_speeds.py      the same for the page, as plain values

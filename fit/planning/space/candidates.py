@@ -125,6 +125,68 @@ class Candidates(InLayouts):
         return np.where((tokens >= self.least) & (tokens >= 1), tokens, 0.0)
 
 
+@dataclasses.dataclass(frozen=True)
+class BestCandidate:
+    """One candidate of a problem, with what it is trained on. It is built as it is.
+
+    Attributes:
+      problem: The problem.
+      candidate: The candidate alone: arrays [1].
+      n_tokens: Its training tokens.
+      loss: Nats per token.
+    """
+
+    problem: Problem
+    candidate: Candidates
+    n_tokens: int
+    loss: float
+
+    @property
+    def models(self) -> ModelGrid:
+        """The shapes, of which its own is one."""
+        return self.candidate.models
+
+    @property
+    def row(self) -> int:
+        """Index of its shape in `models`."""
+        return int(self.candidate.row[0])
+
+    @property
+    def n_active(self) -> float:
+        """Parameters that a token uses, with embedding and head."""
+        return float(self.models.n_active[self.row])
+
+    @property
+    def n_total(self) -> float:
+        """All its parameters."""
+        return float(self.models.n_total[self.row])
+
+    @property
+    def d_model(self) -> float:
+        """Its width."""
+        return float(np.asarray(self.models.shape.d_model)[self.row])
+
+    @property
+    def n_blocks(self) -> int:
+        """Its depth."""
+        return int(np.asarray(self.models.shape.n_blocks)[self.row])
+
+    @property
+    def memory_bytes(self) -> float:
+        """Bytes of weights and cache when the model is served."""
+        return float(self.models.memory_bytes[self.row])
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Speed of all its chips together."""
+        return 1 / float(self.candidate.seconds_per_token[0])
+
+    @property
+    def n_chips(self) -> int:
+        """Number of chips that train it."""
+        return int(self.candidate.n_chips[0])
+
+
 def joined(parts: list[Candidates]) -> Candidates:
     """Concatenates candidates of the same models."""
     names = [field.name for field in dataclasses.fields(Candidates) if field.name != "models"]
@@ -156,7 +218,7 @@ def in_hours(problem: Problem, by_recipe: list[ModelGrid], hours: tuple[float, f
     """The candidates that could be the best between two numbers of hours, or lose little more.
 
     Args:
-      problem: The problem; its `at_most` is reached otherwise in the least hours.
+      problem: The problem; its `loss_cutoff` is reached otherwise in the least hours.
       by_recipe: The shapes.
       hours: The least and the most hours.
 
@@ -165,17 +227,17 @@ def in_hours(problem: Problem, by_recipe: list[ModelGrid], hours: tuple[float, f
     """
     more = 1 + (BAND_OF_DRAWS if problem.law.draws else BAND)
     searches = [_Search(problem, models, hours) for models in by_recipe]
-    at_most = problem.at_most
+    loss_cutoff = problem.loss_cutoff
     found: dict[int, Candidates] = {}
     for i in sorted(range(len(searches)), key=lambda i: searches[i].least_loss):
         search = searches[i]
-        search.at_most = at_most * more
+        search.loss_cutoff = loss_cutoff * more
         parts = []
         for part in search.in_order():
             parts.append(part)
             losses = loss_of_shapes(problem, search.models, part.row, part.tokens(problem, hours[0]))
-            at_most = min(at_most, float(losses.min()))
-            search.at_most = at_most * more
+            loss_cutoff = min(loss_cutoff, float(losses.min()))
+            search.loss_cutoff = loss_cutoff * more
         if parts:
             found[i] = joined(parts)
     return [found[i] for i in sorted(found)]
@@ -232,7 +294,7 @@ class _Search:
         self.models = models
         self.hours = hours
         self.n_tokens = n_tokens
-        self.at_most = math.inf  # candidates whose bound of the loss is larger are skipped
+        self.loss_cutoff = math.inf  # candidates whose bound of the loss is larger are skipped
         self.fastest = np.full(models.exact_parameters.shape, np.inf)  # seconds of a token; slower layouts are skipped
         chips = problem.chips
         self.counts = np.array(problem.grid.counts_of(chips.chip, chips.count))
@@ -276,17 +338,17 @@ class _Search:
         return loss_of_shapes(self.problem, self.models, rows, self.tokens(rows, chips))
 
     def in_order(self) -> Iterator[Candidates]:
-        """The candidates whose bound is at most at_most, from the least bound on.
+        """The candidates whose bound is at most the cutoff, from the least bound on.
 
         Shapes come in parts, which grow once some are found: the losses of the first ones exclude many others.
         """
         order, bound = self.by_bound
         start = 0
         size = CHUNK
-        while start < len(order) and bound[start] <= self.at_most and math.isfinite(bound[start]):
+        while start < len(order) and bound[start] <= self.loss_cutoff and math.isfinite(bound[start]):
             rows = order[start : start + size]
             found = False
-            for part in self.in_layouts(rows[bound[start : start + size] <= self.at_most]):
+            for part in self.in_layouts(rows[bound[start : start + size] <= self.loss_cutoff]):
                 found = True
                 yield part
             start += size
@@ -294,7 +356,7 @@ class _Search:
                 size *= GROWTH
 
     def in_layouts(self, rows: Array) -> Iterator[Candidates]:
-        """The candidates of these shapes whose bound is at most at_most: on all chips, then on fewer."""
+        """The candidates of these shapes whose bound is at most the cutoff: on all chips, then on fewer."""
         for counts in (self.counts[-1:], self.counts[:-1]):
             part = self.fitting(rows, counts)
             if part is not None:
@@ -362,7 +424,7 @@ class _Search:
         if np.isfinite(self.fastest[rows]).any():
             could_be_best &= self.floor[rows, None] / counts <= self.fastest[rows, None]
         if self.n_tokens is None:
-            could_be_best &= self.bound(rows[:, None], counts) <= self.at_most
+            could_be_best &= self.bound(rows[:, None], counts) <= self.loss_cutoff
         fits &= could_be_best[:, np.searchsorted(counts, count)]
         i, j = np.nonzero(fits)
         group = self._groups(data[j] * expert[j])
@@ -396,7 +458,7 @@ class _Search:
         i, j = np.nonzero(is_allowed)
         if self.n_tokens is None:
             bound = loss_of_shapes(self.problem, models, pairs.row[i], np.minimum(tokens, most)[i, j])
-            i, j = i[bound <= self.at_most], j[bound <= self.at_most]
+            i, j = i[bound <= self.loss_cutoff], j[bound <= self.loss_cutoff]
         return i, batch[i, j], least[i, j], most[i, j]
 
     def _published_batches(self, pairs: OnMeshes) -> tuple[Array, Array, Array]:

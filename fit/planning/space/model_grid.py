@@ -108,7 +108,7 @@ def loss_of_shapes(
 
 def models_of(problem: Problem, n_experts: float) -> list[ModelGrid]:
     """The models with one number of experts as the law counts them, by recipe: that of the runs, then the published."""
-    return _by_recipe(problem.of_any_speed, float(n_experts))
+    return _by_recipe(problem.shapes_key, float(n_experts))
 
 
 @functools.lru_cache(maxsize=128)

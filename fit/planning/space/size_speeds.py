@@ -81,7 +81,7 @@ def largest_trained(problem: Problem, e: float) -> float:
 
     It does not depend on the budget, so that more FLOPs never allow a smaller model.
     """
-    return _largest_of_any_budget(problem.of_any_budget, float(e))
+    return _largest_of_any_budget(problem.candidates_key, float(e))
 
 
 @functools.lru_cache(maxsize=128)

@@ -18,12 +18,12 @@ from fit.errors import UserError
 from fit.fitted_law.law import Law
 from fit.messages import units
 from fit.model.architecture import Architecture
-from fit.planning.chosen import modelled_speed
 from fit.planning.inputs.constraints import Constraints
 from fit.planning.inputs.options import BudgetOptions
 from fit.planning.inputs.problem import Problem
 from fit.planning.inputs.training_chips import SECONDS_PER_HOUR
 from fit.planning.search import solver
+from fit.planning.space import calibration
 from fit.render.elements import Image
 from fit.table.files import replacing
 from fit.table.runs import Runs, held_out, read_runs
@@ -195,7 +195,7 @@ def _draw_by_hours(
     assert training_chips is not None and shapes is not None
     hours = flops / training_chips.rate(1) / SECONDS_PER_HOUR
     problem = Problem(law, architecture, Constraints(hours=hours, chips=training_chips, request=shapes), experts)
-    return budget.frontier(modelled_speed.at_modelled_speeds(problem, speeds))
+    return budget.frontier(calibration.at_modelled_speeds(problem, speeds))
 
 
 def budgets_of(law: Law, runs: Runs | None = None) -> list[float]:

@@ -45,7 +45,7 @@ def test_where_text_runs_out_before_the_hours_speeds_decide_nothing():
 
 
 def test_a_mesh_of_devices_is_counted_in_chips():
-    """jax sees two devices in a tpu7x: a mesh of 8 devices needs 4 chips at most, as the message and the JSON have it."""
+    """jax sees two devices in a tpu7x, so a mesh of 8 devices needs 4 chips."""
     plan = fit.plan(LAW, flops=1e14, chips="tpu7x:4", mesh="expert:8", experts=(1, 8))
     mesh = plan.buildable.cost.mesh
     assert mesh.data * mesh.expert * mesh.model == 8

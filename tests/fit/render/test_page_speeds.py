@@ -10,13 +10,12 @@ from planner_tab import Planner, calculating_tab, typed
 
 from fit import __main__ as command_line
 from fit.fitted_law.law import load
-from fit.planning.chosen import modelled_speed
 from fit.planning.inputs.constraints import Constraints
 from fit.planning.inputs.grid import ShapeRequest
 from fit.planning.inputs.problem import Problem
 from fit.planning.inputs.training_chips import MEMORY_SHARE, Chips
 from fit.planning.search.solver import best_of_each_number
-from fit.planning.space import candidates
+from fit.planning.space import calibration, candidates
 from fit.planning.space.model_grid import models_of
 
 LAW = "joint-moe-2025"
@@ -89,7 +88,7 @@ def question_of(state):
     )
     experts = tuple(map(int, state["experts"].split(","))) if "experts" in state else law.experts
     problem = Problem(law, architecture, limits, experts)
-    return modelled_speed.at_modelled_speeds(problem, None)
+    return calibration.at_modelled_speeds(problem, None)
 
 
 def hours_of(problem, row):
