@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 
+from fit.aliases import Json
 from fit.errors import UserError
 from fit.fitted_law import expert_widths, repeated
 from fit.fitted_law.law import Law
@@ -12,11 +13,11 @@ from fit.messages import sentences
 from fit.messages.finding import finding
 from fit.messages.units import say
 from fit.model.architecture import PAPER, Architecture
-from fit.planning.answer import expected_tasks, plan_answer
+from fit.planning.answer import plan_answer
 from fit.planning.chosen import buildable, cost, optimum
 from fit.planning.chosen.buildable import Buildable
-from fit.planning.chosen.optimum import Optimum
-from fit.planning.context import dense_models, other_budget, plan_findings, repeats
+from fit.planning.chosen.optimum import Infeasible, Optimum
+from fit.planning.context import dense_models, expected_tasks, other_budget, plan_findings, repeats
 from fit.planning.inputs.options import PlanOptions, experts_to_compare
 from fit.planning.inputs.problem import Problem
 from fit.planning.inputs.training_chips import TrainingChips
@@ -26,11 +27,42 @@ from fit.planning.search.target import Target
 from fit.planning.several_laws import compare
 from fit.planning.space import calibration, recipe
 from fit.planning.uncertainty import odds
+from fit.planning.uncertainty.odds import Ranking
 from fit.task_maps import maps as task_maps
+from fit.task_maps.maps import TaskMaps
 
 MAX_WIDTH_ROUNDS = 4  # plans made again, with experts as wide as the law's runs had them at the planned size
 WIDTH_TOLERANCE = 1e-3  # relative change of these widths that ends the rounds
 OF_ARCHITECTURES = ("n_experts", "n_active", "n_total", "n_tokens", "loss")  # columns of Plan.architectures
+
+
+@dataclasses.dataclass(frozen=True)
+class _Solution:
+    """The best models of a problem, and which of them is recommended.
+
+    Attributes:
+      problem: The problem.
+      optima: The best model with each number of experts.
+      infeasible: The numbers of experts with which no model is feasible.
+      ranking: The numbers of experts by their expected losses.
+      reached: The least budget that reaches a loss, where the problem's budget is that.
+    """
+
+    problem: Problem
+    optima: list[Optimum]
+    infeasible: list[Infeasible]
+    ranking: Ranking
+    reached: Target | None
+
+    @property
+    def best(self) -> Optimum:
+        """The recommended one. A loss to reach is reached by the medians of law and speeds."""
+        return self.ranking.recommended if self.reached is None else self.ranking.best_by_median
+
+    @property
+    def cost_or_loss(self) -> float:
+        """The measure that decides between architectures: FLOPs or hours that reach a target, else the loss."""
+        return self.best.loss if self.reached is None else self.reached.cost
 
 
 def plan(law: Law, options: PlanOptions) -> Plan:
@@ -39,88 +71,76 @@ def plan(law: Law, options: PlanOptions) -> Plan:
     Raises:
       UserError: No model is feasible.
     """
-    best = best_plan(law, options)
+    solution, fields = _best_solution(law, options)
     given = options.given(PlanOptions)
     given.pop("verbose", None)  # of the text alone
     like = None
     if options.reference_model:
         like = compare.of_reference_model(options.reference_model, law, options.shape_fields, options.constraints())
-    tasks = {}
+    maps = None
     if options.task_map is not None:
-        tasks = expected_tasks.of_plan(best, law, task_maps.load(options.task_map))
-    return dataclasses.replace(
-        best,
-        answer_of=plan_answer.verbose if options.verbose else plan_answer.answer,
-        options=given,
-        like=like,
-        **tasks,
-    )
+        maps = task_maps.load(options.task_map)
+    answer_of = plan_answer.verbose if options.verbose else plan_answer.answer
+    return _plan_of(solution, fields | dict(answer_of=answer_of, options=given, like=like), maps)
 
 
 def best_plan(law: Law, options: PlanOptions) -> Plan:
-    """The plan without a reference model. Of several architectures, the best one's, with the best model of each.
+    """The plan without a reference model and expected tasks.
 
     Raises:
       UserError: No model is feasible.
     """
-    plans: list[tuple[Architecture, Plan]] = []
+    return _plan_of(*_best_solution(law, options))
+
+
+def plan_within(problem: Problem) -> Plan:
+    """The plan of a problem. Raises UserError where no model is feasible."""
+    return _plan_of(_solve(problem, None), {})
+
+
+def _best_solution(law: Law, options: PlanOptions) -> tuple[_Solution, Json]:
+    """The best architecture's solution, and the fields of Plan on all architectures, where there are several.
+
+    Raises:
+      UserError: No model is feasible.
+    """
+    solutions: list[_Solution] = []
     refusals: list[tuple[Architecture, UserError]] = []
     for architecture in options.architectures(law):
         try:
-            plans.append((architecture, _plan_of_architecture(law, options, architecture)))
+            solutions.append(_of_architecture(law, options, architecture))
         except UserError as error:  # another of the architectures may be feasible
             refusals.append((architecture, error))
-    if not plans:
+    if not solutions:
         raise refusals[-1][1]
-    best = min((plan for _, plan in plans), key=_cost_or_loss)
-    if options.shape.used is not None and len(options.shape.used) > 1:
-        best = _with_architectures(best, plans, refusals)
-    return best
-
-
-def _cost_or_loss(plan: Plan) -> float:
-    """The measure that decides between plans: the FLOPs or hours that reach a target, else the loss."""
-    return plan.best.loss if plan.target is None else plan.target.cost
-
-
-def _with_architectures(
-    best: Plan, plans: list[tuple[Architecture, Plan]], refusals: list[tuple[Architecture, UserError]]
-) -> Plan:
-    """The best plan, with the best model of each architecture, and findings on those with which none is feasible."""
+    best = min(solutions, key=lambda solution: solution.cost_or_loss)
+    if options.shape.used is None or len(options.shape.used) == 1:
+        return best, {}
     rows = []
-    for architecture, plan in plans:
-        best_of_width = {name: plan.best[name] for name in OF_ARCHITECTURES}
-        rows.append(dict(active_width=architecture.active_width) | best_of_width)
-    rows.sort(key=lambda row: row["active_width"])
-    active_width = 1.0 if best.active_width is None else best.active_width  # the paper's own architecture has none
-    left_out = [finding("width_left_out", used=refused.active_width, why=str(error)) for refused, error in refusals]
-    findings = [*best.findings, *left_out]
-    return dataclasses.replace(best, architectures=rows, active_width=active_width, findings=findings)
+    for solution in solutions:
+        of_best = {name: solution.best[name] for name in OF_ARCHITECTURES}
+        rows.append(dict(active_width=solution.problem.architecture.active_width) | of_best)
+    return best, dict(
+        architectures=sorted(rows, key=lambda row: row["active_width"]),
+        active_width=best.problem.architecture.active_width,
+        findings=[finding("width_left_out", used=refused.active_width, why=str(error)) for refused, error in refusals],
+    )
 
 
-def _plan_of_architecture(law: Law, options: PlanOptions, architecture: Architecture) -> Plan:
-    """The plan of one architecture, with experts as wide as the law's table has them at the size of the best model."""
-    plan = _plan_of_widths(law, options, architecture)
+def _of_architecture(law: Law, options: PlanOptions, architecture: Architecture) -> _Solution:
+    """The solution of one architecture, with experts as wide as the law's table has them at the size of the best."""
+    solution = _solve(problem_of(law, options, architecture), options.target_loss)
     shares = law.models.shares
     if not shares or options.like is not None or options.fixes_expert_widths:
-        return plan
+        return solution
     for _ in range(MAX_WIDTH_ROUNDS):
-        wider = expert_widths.at_size(architecture, shares, plan.best.n_active, plan.best.n_experts)
+        best = solution.best
+        wider = expert_widths.at_size(architecture, shares, best.n_active, best.n_experts)
         if math.isclose(wider.granularity, architecture.granularity, rel_tol=WIDTH_TOLERANCE):
             break
         architecture = wider
-        plan = _plan_of_widths(law, options, architecture)
-    return plan
-
-
-def _plan_of_widths(law: Law, options: PlanOptions, architecture: Architecture) -> Plan:
-    """The plan of one architecture, with its experts as wide as it says."""
-    problem = problem_of(law, options, architecture)
-    if options.target_loss is None:
-        return plan_within(problem)
-    _check_target(problem, options)
-    problem, reached = target.reach(problem, options.target_loss)
-    return plan_within(problem, reached)
+        solution = _solve(problem_of(law, options, architecture), options.target_loss)
+    return solution
 
 
 def problem_of(law: Law, options: PlanOptions, architecture: Architecture) -> Problem:
@@ -140,11 +160,19 @@ def problem_of(law: Law, options: PlanOptions, architecture: Architecture) -> Pr
     return problem
 
 
-def _check_target(problem: Problem, options: PlanOptions) -> None:
+def _solve(problem: Problem, target_loss: float | None) -> _Solution:
+    """The best models of a problem or, with a loss to reach, under the least budget that reaches it."""
+    reached = None
+    if target_loss is not None:
+        _check_target(problem, target_loss)
+        problem, reached = target.reach(problem, target_loss)
+    optima, infeasible = optimum.optima_of(problem)
+    return _Solution(problem, optima, infeasible, odds.ranked(problem, optima), reached)
+
+
+def _check_target(problem: Problem, loss: float) -> None:
     """Raises UserError where a target loss comes with a budget, or needs no training."""
-    loss = options.target_loss
-    assert loss is not None
-    if options.hours is not None or problem.constraints.flops is not None:
+    if problem.constraints.has_budget:
         raise UserError("--target_loss asks for the budget that --flops or --hours gives: give one of them")
     vocab_size = problem.architecture.vocab_size
     knows_nothing = math.log(vocab_size)
@@ -153,25 +181,21 @@ def _check_target(problem: Problem, options: PlanOptions) -> None:
         raise UserError(say(sentence, loss=loss, size=vocab_size, nothing=knows_nothing))
 
 
-def plan_within(problem: Problem, reached: Target | None = None) -> Plan:
-    """The plan of one architecture under constraints.
+def _plan_of(solution: _Solution, fields: Json, maps: TaskMaps | None = None) -> Plan:
+    """The plan of a solution: the model to build, its cost, how sure it is, and what to know before trusting it.
 
     Args:
-      problem: The problem.
-      reached: The least budget that reaches a loss, where the problem's budget is that.
-
-    Raises:
-      UserError: No model is feasible.
+      solution: The solution.
+      fields: More fields of Plan; its findings come after those of the solution.
+      maps: From losses to accuracies of tasks.
     """
+    more: Json = dict(answer_of=plan_answer.answer) | fields
+    more_findings = more.pop("findings", [])
+    problem = solution.problem
     law = problem.law
     architecture = problem.architecture
-    constraints = problem.constraints
-    # solve
-    optima, infeasible = optimum.optima_of(problem)
-    compared = [row.n_experts for row in optima]
-    # how sure it is, and what is best
-    ranking = odds.ranked(problem, optima)
-    best = ranking.recommended if reached is None else ranking.best_by_median  # the target is met by the median
+    optima = solution.optima
+    best = solution.best
     # build
     built, run_recipe = buildable.of_plan(problem, optima, best)
     if run_recipe is None:
@@ -185,7 +209,7 @@ def plan_within(problem: Problem, reached: Target | None = None) -> Plan:
     energy = None
     if chips is not None and training is not None:
         energy = cost.energy_of(chips, training.training_hours)
-    how_sure = odds.of_ranking(ranking, _hours(problem, best), built, chips)
+    how_sure = odds.of_ranking(solution.ranking, _hours(problem, best), built, chips)
     # what to know before trusting it
     findings = [
         *plan_findings.of_best(problem, best),
@@ -194,14 +218,19 @@ def plan_within(problem: Problem, reached: Target | None = None) -> Plan:
         *(run_recipe.findings if run_recipe else ()),
         *repeats.findings_of(problem, best),
         *plan_findings.of_chips(problem, best, built),
+        *more_findings,
     ]
+    tasks = {}
+    if maps is not None:
+        tasks = expected_tasks.of_model(built or best, law, maps)
+    compared = [row.n_experts for row in optima]
     return Plan(
         law=law.name,
         form=law.form.name,
-        **architecture.to_json(),
-        constraints=constraints.to_json(),
+        **(architecture.to_json() | more),
+        constraints=problem.constraints.to_json(),
         optima=optima,
-        infeasible=infeasible,
+        infeasible=solution.infeasible,
         best=best,
         buildable=built,
         odds=how_sure,
@@ -213,13 +242,13 @@ def plan_within(problem: Problem, reached: Target | None = None) -> Plan:
         extrapolation=best.extrapolation,
         best_at_edge=plan_findings.is_best_at_edge(law, problem.experts, best.n_experts),
         findings=findings,
-        target=reached,
+        target=solution.reached,
         repeats=repeats.repeats_of(problem, optima, best),
-        clock=other_budget.against_other_budget(problem, ranking.best_by_median, compared),
+        clock=other_budget.against_other_budget(problem, solution.ranking.best_by_median, compared),
         chips=chips,
         energy=energy,
         problem=problem,
-        answer_of=plan_answer.answer,
+        **tasks,
         explicit=("dense",) if dense_models.are_compared(problem) else (),
     )
 

@@ -17,8 +17,9 @@ from fit.messages import lines, units
 from fit.model.architecture import TRAINING
 from fit.model.chips import CHIPS
 from fit.planning import make_plan
-from fit.planning.answer import plan_answer, speed_lines
+from fit.planning.answer import plan_answer
 from fit.planning.chosen.cost import Cost
+from fit.planning.context import speed_lines
 from fit.planning.inputs.options import PlanOptions
 from fit.planning.inputs.problem import Problem
 from fit.planning.inputs.training_chips import MFU, SECONDS_PER_HOUR

@@ -3,6 +3,5 @@
 plan_answer.py      the plan in ten lines; plan_details.py, its tables and all else
 price_line.py       the lines on price and serving; cost_tables.py, the tables of the chips
 recipe_lines.py     the lines on rate and batch
-odds_line.py        the line on the odds; speed_lines.py, the lines on modelled speeds
-expected_tasks.py   accuracies that the model is expected to reach
+odds_line.py        the line on the odds; task_lines.py, the lines on accuracies of tasks
 """

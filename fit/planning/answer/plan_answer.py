@@ -12,9 +12,10 @@ from fit.messages.catalogue import URGENT
 from fit.messages.lines import Line
 from fit.messages.units import counted, say
 from fit.model.chips import CHIPS
-from fit.planning.answer import expected_tasks, odds_line, plan_details, price_line, recipe_lines, speed_lines
+from fit.planning.answer import odds_line, plan_details, price_line, recipe_lines, task_lines
 from fit.planning.chosen.buildable import Buildable
 from fit.planning.chosen.optimum import Optimum
+from fit.planning.context import speed_lines
 from fit.planning.plan import Plan
 
 # codes of the findings that the lines say in their own words
@@ -58,7 +59,7 @@ def _answer(plan: Plan) -> Iterator[Line]:
         yield recipe_lines.rate(built)
         yield recipe_lines.batch(built)
     if plan.tasks:
-        yield expected_tasks.answer(plan)
+        yield task_lines.answer(plan)
     yield _how_sure(plan)
     yield _beyond(plan)
 

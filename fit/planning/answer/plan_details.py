@@ -7,8 +7,9 @@ from fit.fitted_law.published_draws import drawing_in_words
 from fit.messages import lines
 from fit.messages.lines import Line
 from fit.messages.units import amount, duration, say, table
-from fit.planning.answer import cost_tables, expected_tasks, speed_lines
+from fit.planning.answer import cost_tables, task_lines
 from fit.planning.chosen.buildable import Buildable
+from fit.planning.context import speed_lines
 from fit.planning.context.dense_models import DenseComparison, RuleOfThumb
 from fit.planning.plan import Plan
 from fit.planning.search.target import TargetRow
@@ -86,7 +87,7 @@ def _parts(plan: Plan) -> Iterator[list[Line]]:
     if plan.buildable:
         yield [_buildable(plan.buildable)]
     if plan.tasks:
-        yield [expected_tasks.all_tasks(plan)]
+        yield [task_lines.all_tasks(plan)]
     if plan.chips:
         yield [*cost_tables.training(plan, plan.chips)]
         if plan.clock:

@@ -184,12 +184,6 @@ def _candidates_within(problem: Problem, e: float, hours: tuple[float, float]) -
     return [part.part(np.argsort(part.row, kind="stable")) for part in by_recipe]
 
 
-def best_of(problem: Problem, e: float) -> BestCandidate | None:
-    """The best candidate with one number of experts in the problem's hours; None where chips train none."""
-    hours = problem.budget_hours
-    return _best_among(problem, candidates_within(problem, e, (hours, hours)), hours)
-
-
 def _best_among(problem: Problem, by_recipe: list[Candidates], hours: float) -> BestCandidate | None:
     """The best of these candidates in so many hours; None where none can be trained in them."""
     best = None

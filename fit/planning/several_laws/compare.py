@@ -96,21 +96,21 @@ class SharedProblem:
 def compare_laws(laws: Sequence[Law], shared: SharedProblem) -> Comparison:
     """As `compare`, without its options."""
     answers: list[LawAnswer] = []
-    infeasible: list[NoAnswer] = []
+    without_model: list[NoAnswer] = []
     for law in laws:
         response = answer(law, shared)
         if isinstance(response, NoAnswer):
-            infeasible.append(response)
+            without_model.append(response)
         else:
             answers.append(response)
     if not answers:
-        raise UserError(infeasible[0].why)
+        raise UserError(without_model[0].why)
     return Comparison(
         **shared.shape,
         constraints=shared.constraints.to_json(),
         about=ABOUT,
         laws=answers,
-        infeasible=infeasible,
+        infeasible=without_model,
         agreement=agreement.agreement(agreement.counted(answers)),
         votes=votes.together(agreement.counted(answers)),
         findings=agreement.findings(answers),

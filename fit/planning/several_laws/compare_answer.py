@@ -7,7 +7,7 @@ from fit.fitted_law.law import in_words
 from fit.messages import lines, sentences
 from fit.messages.lines import Line
 from fit.messages.units import amount, say, table
-from fit.planning.answer import speed_lines
+from fit.planning.context import speed_lines
 from fit.planning.several_laws import votes
 from fit.planning.several_laws.comparison import AGREE, Comparison, LawAnswer
 

@@ -6,5 +6,4 @@ model_grid.py       the shapes of the grid with their counts, recipes and limits
 calibration.py      what the chips reach: ours, or by a table of the user's speeds
 candidates.py       these models in layouts, with their seconds per token
 size_speeds.py      what chips reach of a size: its speed, and the largest they train
-page_speeds.py      the same for the page, as plain values
 """

@@ -28,9 +28,8 @@ from fit.planning.inputs.fields_of_flags import FIELDS
 from fit.planning.inputs.training_chips import MFU, Chips
 from fit.planning.search import by_hours
 from fit.planning.several_laws import agreement, compare
-from fit.planning.space import page_speeds
 from fit.planning.uncertainty import odds
-from fit.render.planner import formulas
+from fit.render.planner import formulas, page_speeds
 from fit.table.files import check_writable, write_text
 from fit.table.runs import Runs
 

@@ -32,6 +32,11 @@ JOINT = "joint-moe-2025"
 SAME = 1 + 1e-9  # rounding of a loss
 
 
+def best_of(problem, n_experts):
+    """The best candidate of a problem by hours with a number of experts; None where there is none."""
+    return by_hours.best_within_hours(problem, n_experts).candidates[0]
+
+
 def asked(law, chips, hours, options=None, layouts=None, **limits):
     """The problem of a plan by hours. layouts: the grid of candidates."""
     law = load(law)
@@ -45,7 +50,7 @@ def asked(law, chips, hours, options=None, layouts=None, **limits):
 def best(chips, hours, experts=(8, 32), law=JOINT, **limits):
     """The best candidate of a plan by hours."""
     question = asked(law, chips, hours, **limits)
-    found = [by_hours.best_of(question, e) for e in experts]
+    found = [best_of(question, e) for e in experts]
     return min((each for each in found if each is not None), key=lambda each: each.loss)
 
 
@@ -57,7 +62,7 @@ COARSE = grid.Grid(
 
 def losses_of(questions, e):
     """The losses of the best candidates of questions [(chips, hours, limits)] on the grid COARSE; infinite for none."""
-    found = [by_hours.best_of(asked(JOINT, chips, h, layouts=COARSE, **limits), e) for chips, h, limits in questions]
+    found = [best_of(asked(JOINT, chips, h, layouts=COARSE, **limits), e) for chips, h, limits in questions]
     return [math.inf if each is None else each.loss for each in found]
 
 
@@ -360,7 +365,7 @@ def test_brute_force_agrees(e):
     for hours in np.geomspace(0.3, 2400, 25):
         for limits in ({}, dict(max_tokens=float(2e8 * hours))):
             question = asked(JOINT, "H100:16", float(hours), layouts=LESS, **limits)
-            assert by_hours.best_of(question, e).loss == pytest.approx(by_loops(e, hours, **limits), rel=1e-6)
+            assert best_of(question, e).loss == pytest.approx(by_loops(e, hours, **limits), rel=1e-6)
 
 
 @pytest.mark.parametrize("e", [1, 8])
@@ -396,8 +401,8 @@ def test_no_option_left_out_betters_an_answer():
         values = getattr(SMALL, name)
         left_out = rng.choice(values)
         smaller = dataclasses.replace(SMALL, **{name: tuple(value for value in values if value != left_out)})
-        whole = by_hours.best_of(asked(JOINT, chips, hours, layouts=SMALL), e)
-        part = by_hours.best_of(asked(JOINT, chips, hours, layouts=smaller), e)
+        whole = best_of(asked(JOINT, chips, hours, layouts=SMALL), e)
+        part = best_of(asked(JOINT, chips, hours, layouts=smaller), e)
         assert whole is not None
         assert part is None or part.loss >= whole.loss / SAME
 
@@ -476,7 +481,7 @@ def test_a_plan_by_flops_prices_what_a_plan_by_hours_emits():
         chips = f"{rng.choice(['H100', 'H200', 'v5e', 'B200'])}:{rng.choice([4, 8, 12, 16])}"
         hours = 10 ** rng.uniform(0.5, 3)
         e = rng.choice([1, 4, 32])
-        planned = by_hours.best_of(asked(JOINT, chips, hours, layouts=SMALL), e)
+        planned = best_of(asked(JOINT, chips, hours, layouts=SMALL), e)
         n_active = float(planned.models.n_active[planned.row])
         limits = PlanOptions.parse(
             chips=chips,
@@ -496,7 +501,7 @@ def test_budgets_together_answer_as_each_alone():
     together = solver.best_models(problem.with_budget(hours), 8.0)
     assert together.loss.shape == hours.shape and not together.feasible[1, 0]
     for i in np.ndindex(*hours.shape):
-        alone = by_hours.best_of(problem.with_budget(float(hours[i])), 8.0)
+        alone = best_of(problem.with_budget(float(hours[i])), 8.0)
         assert together.feasible[i] == (alone is not None)
         if alone is not None:
             row = together.row(i, ("n_active", "n_total", "n_tokens", "loss", "d_model"))

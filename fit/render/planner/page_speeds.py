@@ -1,7 +1,7 @@
 """How fast chips train all models that a page may plan: a grid of shapes and numbers of chips, ready for JSON.
 
-The grid is a part of the one that plans choose from (grid.py), so each of its models can be built and takes as long as
-a plan says. Left out are other numbers of chips, widths and batches that hardly lower a loss, and models that no budget
+The grid is a part of the one that plans choose from, so each of its models can be built and takes as long as a plan
+says. Left out are other numbers of chips, widths and batches that hardly lower a loss, and models that no budget
 within HOURS suits.
 """
 
