@@ -132,7 +132,7 @@ def _by_recipe(problem: Problem, planned: Optimum) -> Iterator[tuple[ModelGrid, 
     """
     constraints = problem.constraints.at(planned.n_experts)
     for models in models_of(problem, planned.n_experts):
-        tokens = models.tokens_by_flops(constraints)
+        tokens = models.tokens_within_flops(constraints)
         losses = loss_of_shapes(problem, models, slice(None), tokens)
         yield models, tokens, np.where(models.has_recipe(tokens) & (models.limited_by == ""), losses, np.inf)
 
@@ -220,7 +220,7 @@ def _whole(problem: Problem, planned: Optimum) -> ChosenModel | None:
         if not built:
             continue
         models = whole_models(problem, planned.n_experts, built)
-        tokens = models.tokens_by_flops(problem.constraints.at(planned.n_experts))
+        tokens = models.tokens_within_flops(problem.constraints.at(planned.n_experts))
         fits = (models.limited_by == "") & (tokens >= 1)
         chips = problem.constraints.chips
         if chips is not None:

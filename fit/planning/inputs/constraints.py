@@ -102,7 +102,7 @@ class Constraints:
             return np.inf
         return self.flops / (TRAINING * n_tokens + INFERENCE * self.inference_tokens)
 
-    def tokens(self, n_active: Numbers) -> Array:
+    def tokens_within_flops(self, n_active: Numbers) -> Array:
         """Training tokens that FLOPs and the cap leave for a model of n_active parameters; may be 0 or negative."""
         left: Any = np.inf
         if self.flops is not None:

@@ -104,7 +104,7 @@ class Problem:
         most = self.constraints.max_tokens_read
         return math.inf if most is None else float(np.asarray(most))
 
-    def tokens(self, hours: Numbers, seconds_per_token: Numbers) -> Array:
+    def tokens_within_hours(self, hours: Numbers, seconds_per_token: Numbers) -> Array:
         """Whole training tokens that hours leave beside inference tokens, each a third of one; perhaps negative."""
         return np.floor(np.minimum(SECONDS_PER_HOUR * np.asarray(hours) / seconds_per_token - self.served, self.cap))
 

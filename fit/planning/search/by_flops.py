@@ -187,7 +187,7 @@ class _SizeProblem:
 
     def loss(self, n_active: Array) -> Array:
         """Loss of these sizes on the tokens that are left to them, at least one."""
-        n_tokens = np.maximum(self.problem.constraints.tokens(n_active), 1)
+        n_tokens = np.maximum(self.problem.constraints.tokens_within_flops(n_active), 1)
         return self._loss_on(n_active, n_tokens)
 
     def _loss_on(self, n_active: Array, n_tokens: Array) -> Array:
@@ -246,9 +246,9 @@ class _SizeProblem:
         """The Optima of these sizes."""
         architecture = self.problem.architecture
         constraints = self.problem.constraints
-        n_tokens = constraints.tokens(size)
+        n_tokens = constraints.tokens_within_flops(size)
         cap = constraints.max_tokens_read
-        if cap is not None:  # exactly, where `tokens` is a difference of large numbers
+        if cap is not None:  # exactly, where the tokens are a difference of large numbers
             n_tokens = np.where(size == constraints.size(cap), cap, n_tokens)
         n_tokens = np.where(self.feasible, n_tokens, np.nan)
         d_model = architecture.d_model(size, self.n_experts)
@@ -286,7 +286,7 @@ def _size_problem(problem: Problem, n_experts: Numbers, coefficients: ByName) ->
     n_experts = np.broadcast_to(np.asarray(n_experts, float), shape)
     smallest = np.broadcast_to(architecture.n_active(architecture.smallest, n_experts), shape)
     largest, largest_by = _largest(problem, n_experts)
-    feasible = (constraints.tokens(smallest) >= 1) & architecture.has_enough_experts(n_experts)
+    feasible = (constraints.tokens_within_flops(smallest) >= 1) & architecture.has_enough_experts(n_experts)
     for limit in size_limits(problem):
         feasible = feasible & (limit.required(architecture.smallest, n_experts) <= limit.available)
     return _SizeProblem(
@@ -330,7 +330,7 @@ def near_optimal(problem: Problem, solved: Optima, target: float) -> tuple[Array
     def excess(log_n: Numbers) -> Array:
         """The loss above the target, at this logarithm of the size."""
         n_active = np.exp(log_n)
-        n_tokens = constraints.tokens(n_active)
+        n_tokens = constraints.tokens_within_flops(n_active)
         return law_counts.loss_of_sizes(law, architecture, solved.n_experts, n_active, n_tokens) - target
 
     best = np.log(np.where(has_band, solved.n_active, 1.0))

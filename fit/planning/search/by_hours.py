@@ -127,7 +127,7 @@ def _most_tokens(problem: Problem, candidates: Candidates, hours: Array) -> tupl
     candidates: in the order of their shapes.
     """
     shapes, starts = np.unique(candidates.row, return_index=True)
-    tokens = candidates.tokens(problem, hours)
+    tokens = candidates.tokens_within_hours(problem, hours)
     return shapes, np.maximum.reduceat(tokens, starts, axis=-1)
 
 
@@ -188,7 +188,7 @@ def _best_among(problem: Problem, by_recipe: list[Candidates], hours: float) -> 
     """The best of these candidates in so many hours; None where none can be trained in them."""
     best = None
     for candidates in by_recipe:
-        tokens = candidates.tokens(problem, hours)
+        tokens = candidates.tokens_within_hours(problem, hours)
         losses = loss_of_shapes(problem, candidates.models, candidates.row, tokens)
         losses = np.where(np.isnan(losses), np.inf, losses)
         lowest = float(losses.min())
@@ -227,7 +227,7 @@ def near_optimal(problem: Problem, n_experts: Array, target: float) -> tuple[Arr
     for i, e in enumerate(n_experts):
         sizes = []
         for candidates in candidates_within(problem, float(e), (hours, hours)):
-            tokens = candidates.tokens(problem, hours)
+            tokens = candidates.tokens_within_hours(problem, hours)
             losses = loss_of_shapes(problem, candidates.models, candidates.row, tokens)
             sizes.append(candidates.models.n_active[candidates.row[losses <= target]])
         sizes_within = np.concatenate(sizes) if sizes else EMPTY
@@ -255,7 +255,7 @@ def best_architecture(
             loss_cutoff = lowest * (1 + SHARED_EFFECT)
             coarse = dataclasses.replace(problem, architecture=timed, grid=COARSE, loss_cutoff=loss_cutoff)
             for candidates in candidates_lib.in_hours(coarse, models_of(coarse, float(e)), (hours, hours)):
-                tokens = candidates.tokens(coarse, hours)
+                tokens = candidates.tokens_within_hours(coarse, hours)
                 for architecture in alike:
                     variant = dataclasses.replace(coarse, architecture=architecture)
                     losses = loss_of_shapes(variant, candidates.models, candidates.row, tokens)

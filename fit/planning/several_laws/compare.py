@@ -159,7 +159,7 @@ def _reference_answer(reference: PublishedModel, problem: Problem, n_experts: in
     constraints = problem.constraints
     if constraints.flops is None:
         return None
-    n_tokens = float(constraints.tokens(reference.n_active))
+    n_tokens = float(constraints.tokens_within_flops(reference.n_active))
     if n_tokens < 1:
         return None
     its_architecture = reference.architecture()

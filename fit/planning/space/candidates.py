@@ -118,9 +118,9 @@ class Candidates(InLayouts):
 
     seconds_per_token: Array
 
-    def tokens(self, problem: Problem, hours: Numbers) -> Array:
+    def tokens_within_hours(self, problem: Problem, hours: Numbers) -> Array:
         """Whole training tokens of each in so many hours [...]: [..., n]; 0 where these are fewer than it may have."""
-        tokens = problem.tokens(np.asarray(hours)[..., None], self.seconds_per_token)
+        tokens = problem.tokens_within_hours(np.asarray(hours)[..., None], self.seconds_per_token)
         tokens = np.minimum(tokens, self.most)
         return np.where((tokens >= self.least) & (tokens >= 1), tokens, 0.0)
 
@@ -235,7 +235,7 @@ def in_hours(problem: Problem, by_recipe: list[ModelGrid], hours: tuple[float, f
         parts = []
         for part in search.in_order():
             parts.append(part)
-            losses = loss_of_shapes(problem, search.models, part.row, part.tokens(problem, hours[0]))
+            losses = loss_of_shapes(problem, search.models, part.row, part.tokens_within_hours(problem, hours[0]))
             loss_cutoff = min(loss_cutoff, float(losses.min()))
             search.loss_cutoff = loss_cutoff * more
         if parts:
@@ -326,16 +326,16 @@ class _Search:
         _, bound = self.by_bound
         return float(bound[0]) if len(bound) else math.inf
 
-    def tokens(self, rows: Array, chips: Numbers) -> Array:
+    def most_tokens(self, rows: Array, chips: Numbers) -> Array:
         """An upper bound of the tokens that so many chips train shapes on."""
         if self.n_tokens is not None:
             return np.broadcast_arrays(self.n_tokens[rows], chips)[0]
-        tokens = self.problem.tokens(self.hours[1], self.floor[rows] / chips)
+        tokens = self.problem.tokens_within_hours(self.hours[1], self.floor[rows] / chips)
         return np.minimum(tokens, self.models.most_tokens[rows])
 
     def bound(self, rows: Array, chips: Numbers) -> Array:
         """A lower bound of the loss of shapes on so many chips."""
-        return loss_of_shapes(self.problem, self.models, rows, self.tokens(rows, chips))
+        return loss_of_shapes(self.problem, self.models, rows, self.most_tokens(rows, chips))
 
     def in_order(self) -> Iterator[Candidates]:
         """The candidates whose bound is at most the cutoff, from the least bound on.
@@ -369,7 +369,7 @@ class _Search:
         """Note the fastest layouts of those that may be trained for all of the hours."""
         seconds = part.seconds_per_token
         if self.n_tokens is None:
-            least_tokens, most_tokens = (self.problem.tokens(hours, seconds) for hours in self.hours)
+            least_tokens, most_tokens = (self.problem.tokens_within_hours(hours, seconds) for hours in self.hours)
             is_limited = (least_tokens < part.least) | (most_tokens > part.most) | (most_tokens >= self.problem.cap)
             seconds = np.where(is_limited, np.inf, seconds)
         np.minimum.at(self.fastest, part.row, seconds)
@@ -449,12 +449,12 @@ class _Search:
         batch, least, most = self._published_batches(pairs) if models.as_published else _batches_of_runs(pairs)
         least = np.maximum(least, np.floor(models.least_tokens[pairs.row, None]) + 1)
         most = np.floor(np.minimum(most, models.most_tokens[pairs.row, None]))
-        tokens = self.tokens(pairs.row, pairs.n_chips)[:, None]
+        tokens = self.most_tokens(pairs.row, pairs.n_chips)[:, None]
         is_allowed = (batch > 0) & (least <= np.minimum(tokens, most))
         if self.n_tokens is not None:
             is_allowed &= tokens <= most
         else:
-            is_allowed &= most >= self.problem.tokens(self.hours[0], self.fastest[pairs.row, None])
+            is_allowed &= most >= self.problem.tokens_within_hours(self.hours[0], self.fastest[pairs.row, None])
         i, j = np.nonzero(is_allowed)
         if self.n_tokens is None:
             bound = loss_of_shapes(self.problem, models, pairs.row[i], np.minimum(tokens, most)[i, j])

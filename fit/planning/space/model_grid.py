@@ -63,9 +63,9 @@ class ModelGrid:
         """Whether a run of each model on so many tokens has this recipe, [n_shapes]."""
         return (n_tokens > self.least_tokens) & (n_tokens <= self.most_tokens)
 
-    def tokens_by_flops(self, constraints: Constraints) -> Array:
+    def tokens_within_flops(self, constraints: Constraints) -> Array:
         """Whole training tokens that FLOPs leave to each model, [n_shapes]. constraints: with one budget for all."""
-        return np.broadcast_to(np.floor(constraints.tokens(self.n_active)), self.n_active.shape)
+        return np.broadcast_to(np.floor(constraints.tokens_within_flops(self.n_active)), self.n_active.shape)
 
     def of(self, rows: Array) -> ModelShape:
         """The shapes of these rows."""

@@ -130,7 +130,7 @@ def by_hand(law, e, problem, log_speeds, deltas):
     for part in by_hours.candidates_within(problem, e, (24.0, 24.0)):
         assert len(set(part.row)) == 1
         n_active = part.models.n_active[part.row[0]]
-        trained = part.tokens(problem, 24.0).max() * np.exp(log_speeds)
+        trained = part.tokens_within_hours(problem, 24.0).max() * np.exp(log_speeds)
         size_term = c["a"] * effective**deltas * n_active ** (c["alpha"] + c["gamma"] * log_e)
         data_term = c["b"] * effective ** c["omega"] * trained ** (c["beta"] + c["zeta"] * log_e)
         losses.append(size_term + data_term + c["c"])

@@ -215,7 +215,7 @@ def test_near_optimal_band_ends_at_a_tenth_of_a_percent(law):
 
             def loss(size, law_at_experts=law_at_experts, constraints=constraints):
                 m, mu, n, nu, c = law_at_experts
-                return m * size**mu + n * constraints.tokens(size) ** nu + c
+                return m * size**mu + n * constraints.tokens_within_flops(size) ** nu + c
 
             for end, outside in ((low[i], low[i] * 0.99), (high[i], high[i] * 1.01)):
                 assert loss(end) <= target * (1 + 1e-9)
