@@ -11,7 +11,7 @@ from fit.fitted_law import models
 from fit.fitted_law.law import Law, in_words, load, warning_of
 from fit.fitted_law.models import Models
 from fit.laws import FORMS
-from fit.model.architecture import Architecture
+from fit.model.architecture import BATCH_RAMP, Architecture
 from fit.table.table import Table
 
 
@@ -144,6 +144,16 @@ def test_a_column_of_batches_counts_more_than_a_config():
     assert models.from_table(table(batch_tokens=[1_024] * 36)).batches == ((0, 1_024),)
     papers = dict(config=["configs/joint_moe.py"] * 36)
     assert models.from_table(table(**papers, batch_tokens=[1_024] * 36)).batches == ((0, 1_024),)
+
+
+def test_runs_of_several_batches_have_none_in_common():
+    """Nor have those whose batches shrink, which no plan has."""
+    papers = dict(config=["configs/joint_moe.py"] * 36)
+    assert models.from_table(table(**papers, overrides=["seed=1"] * 36)).batches == BATCH_RAMP
+    few = "batch_tokens=((0, 4096),)"
+    for overrides in ([few, *["seed=1"] * 35], ["batch_tokens=((0, 4096), (9, 512))"] * 36, ["batch_tokens=9"] * 36):
+        assert models.from_table(table(**papers, overrides=overrides)).batches is None
+    assert models.from_table(table(**papers, overrides=[few] * 36)).batches == ((0, 4_096),)
 
 
 def test_batches_that_grow_with_the_tokens_are_a_ramp_and_others_are_not():

@@ -120,12 +120,35 @@ def test_a_table_of_the_papers_batches_plans_as_without_the_column(tmp_path):
     assert plans[0]["buildable"]["batch_tokens"] == [[0, 65_536], [500_000_000, 131_072], [1_000_000_000, 262_144]]
 
 
+def papers_law(tmp_path, **columns):
+    """The path of a law.json fitted to the paper's grid of runs, with more columns of one value each."""
+    runs = fit_runs.paper_runs()
+    columns = dict(vocab_size=50_257, width_per_block=64, seq_len=512) | columns
+    table = fit_runs.write_csv(
+        tmp_path / "runs.csv", runs, **{name: [value] * len(runs.loss) for name, value in columns.items()}
+    )
+    fit.save(fit.law(table, "joint", starts=4), tmp_path / "law.json")
+    return str(tmp_path / "law.json")
+
+
+def test_a_batch_of_an_odd_number_of_groups_is_split_as_others_are(tmp_path):
+    """The chips do not hold it whole. 31 times 65,536 tokens have no half, and still cost hardly more than 32 times."""
+    losses = []
+    for n_groups in (31, 32):
+        law = papers_law(tmp_path, batch_tokens=n_groups * 65_536, config="configs/joint_moe.py", overrides="")
+        case = plans_start.Case(law, "v5e", 8, 24)
+        plan = plans_start.plan_of(case)
+        config = plans_start.config_of(case, plan, str(tmp_path))
+        assert plans_start.refusal(case, plan, config) == "" and plans_start.other_hours(case, plan, config) == ""
+        assert config.batch_tokens == ((0, n_groups * 65_536),)
+        assert 0 < config.microbatch_tokens < n_groups * 65_536
+        losses.append(plan.buildable.loss)
+    assert losses[0] == pytest.approx(losses[1], rel=0.005)
+
+
 def test_a_law_without_a_config_has_the_batches_of_its_table(tmp_path):
     """Models of the paper's shape start from the paper's config, with these batches."""
-    columns = dict(vocab_size=50_257, width_per_block=64, seq_len=512, batch_tokens=32_768)
-    runs = fit_runs.paper_runs()
-    more = {name: [value] * len(runs.loss) for name, value in columns.items()}
-    law = fit.law(fit_runs.write_csv(tmp_path / "runs.csv", runs, **more), "joint", starts=4)
+    law = fit.load(papers_law(tmp_path, batch_tokens=32_768))
     plan = fit.plan(law, flops=1e19, shape="paper")
     assert plan.base_config == "configs/joint_moe.py" and plan.buildable.batch_tokens == [[0, 32_768]]
     (tmp_path / "planned.py").write_text(plan_config.source(law, plan))
