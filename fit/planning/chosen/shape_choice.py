@@ -282,7 +282,8 @@ def _planned_layout(best: BestCandidate) -> PlannedLayout:
     models = best.models
     batch = int(candidate.batch_tokens[0])
     at_once = int(candidate.microbatch_tokens[0])
-    ramp = recipe.ramp_on_mesh(batch, int(candidate.unit[0]), best.n_tokens, models.as_published)
+    of_runs = None if models.as_published else recipe.batches_of(problem.law)
+    ramp = recipe.ramp_on_mesh(batch, int(candidate.unit[0]), best.n_tokens, of_runs)
     step = candidate.step(problem)  # its bytes for the best alone: for all candidates they cost a fourth of the search
     sent_bytes = float(np.squeeze(step.sent_bytes))
     # seconds of sending in a step, at the peak of the chips' links, over seconds of computing it at their MFU

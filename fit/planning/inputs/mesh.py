@@ -11,6 +11,7 @@ import numpy as np
 
 from fit.aliases import Array, Json, Numbers
 from fit.model import architecture
+from fit.model.architecture import Ramp
 from fit.model.layout import Layout
 from fit.model.shape import ModelShape
 
@@ -18,8 +19,6 @@ DIVISIBILITY: Json = json.loads(
     (pathlib.Path(architecture.__file__).parent / "divisibility.json").read_text(encoding="utf-8")
 )
 GROUP_TOKENS = 8192  # tokens that share the experts' capacity by the recipe of the paper's runs
-
-Ramp = tuple[tuple[int, int], ...]  # ((from this many tokens seen, tokens in a batch), ...)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -116,7 +116,8 @@ def in_draws(problem: Problem, e: float, speeds: Array, coefficients: ByName) ->
         more = best["n_tokens"][:, None] * (1 + GAIN)
         row = best["shape"][:, None]
         loss = loss_of_shapes(problem, candidates.models, row, more, drawn)[:, 0]
-        best["gain"] = np.log(best["loss"] / loss) / math.log1p(GAIN)
+        with np.errstate(invalid="ignore"):  # both losses are infinite where a recipe has no model in a draw
+            best["gain"] = np.log(best["loss"] / loss) / math.log1p(GAIN)
         by_recipe.append(best)
     return _best_of_recipes(by_recipe, len(speeds))
 

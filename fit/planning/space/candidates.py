@@ -22,7 +22,7 @@ import numpy as np
 
 from fit.aliases import Array, Numbers
 from fit.fitted_law.law import Law
-from fit.model.architecture import BATCH_RAMP
+from fit.model.architecture import Ramp
 from fit.model.layout import Layout
 from fit.model.step_cost import StepCost, step_cost
 from fit.model.step_counts import memory_by_tokens
@@ -300,6 +300,11 @@ class _Search:
         self.counts = np.array(problem.grid.counts_of(chips.chip, chips.count))
 
     @functools.cached_property
+    def ramp(self) -> Ramp | None:
+        """The batches by the recipe of the law's runs; None by that of published models."""
+        return None if self.models.as_published else recipe.batches_of(self.problem.law)
+
+    @functools.cached_property
     def floor(self) -> Array:
         """A lower bound of the seconds of a token of each shape on one chip."""
         return least_seconds(self.problem, self.models)
@@ -433,9 +438,9 @@ class _Search:
     def _groups(self, n_rows: Array) -> Array:
         """Tokens of a group on meshes whose n_rows devices share the tokens: a power of two of whole rows."""
         sequence = sequence_of(self.problem.law, self.models.as_published)
-        if self.models.as_published:
+        if self.ramp is None:
             return np.full(n_rows.shape, sequence)
-        tokens_of_a_device = BATCH_RAMP[0][1] // n_rows
+        tokens_of_a_device = self.ramp[0][1] // n_rows
         rows = np.maximum(np.minimum(mesh.GROUP_TOKENS, tokens_of_a_device) // sequence, 1)
         return sequence * 2 ** np.floor(np.log2(rows)).astype(int)
 
@@ -446,7 +451,10 @@ class _Search:
           (index of the pair, batch, least, most training tokens), [n] each.
         """
         models = self.models
-        batch, least, most = self._published_batches(pairs) if models.as_published else _batches_of_runs(pairs)
+        if self.ramp is None:
+            batch, least, most = self._published_batches(pairs)
+        else:
+            batch, least, most = _batches_of_ramp(pairs, self.ramp)
         least = np.maximum(least, np.floor(models.least_tokens[pairs.row, None]) + 1)
         most = np.floor(np.minimum(most, models.most_tokens[pairs.row, None]))
         tokens = self.most_tokens(pairs.row, pairs.n_chips)[:, None]
@@ -489,19 +497,20 @@ class _Search:
     def _tokens_at_once(self, whole: Array, unit: Array, most_whole: Array, most_of_part: Array) -> Array:
         """The most tokens at once that devices hold: the whole batch, else a part of the first batch; 0 for none.
 
-        A part is the first batch, or half of it, a quarter, ..., of whole units.
+        A part is the first batch, or half of it, a quarter, ..., of whole units; where that is none, one unit.
 
         Args:
           whole: Tokens of the batch, [n].
           unit: Of its mesh, [n].
           most_whole, most_of_part: As _most_at_once has them, for each batch.
         """
-        first = recipe.first_batch(whole, unit, self.models.as_published)
+        first = recipe.first_batch(whole, unit, self.ramp)
         largest = np.where(first < whole, first, whole / 2)
         least_halvings = np.log2(largest / np.maximum(most_of_part, 1.0))
         part = largest / 2 ** np.maximum(np.ceil(least_halvings), 0.0)
         is_whole_units = (part >= unit) & (part % unit == 0)
-        part = np.where(is_whole_units & (most_of_part >= 1), part, 0.0)
+        one_unit = np.where(unit <= np.minimum(most_of_part, largest), unit, 0.0)
+        part = np.where(is_whole_units & (most_of_part >= 1), part, one_unit)
         return np.where(whole <= most_whole, whole, part)
 
 
@@ -521,10 +530,10 @@ def _shortest_expert_axes(fits: Array, count: Array, model: Array) -> Array:
     return fits & (n_up_to - n_before == 1)
 
 
-def _batches_of_runs(pairs: OnMeshes) -> tuple[Array, Array, Array]:
+def _batches_of_ramp(pairs: OnMeshes, ramp: Ramp) -> tuple[Array, Array, Array]:
     """(largest batch, 0 where the mesh divides none; least, most training tokens) by the recipe of the law's runs."""
-    batch = recipe.batches_of_runs(pairs.unit).astype(float)
-    starts = np.array([start for start, _ in BATCH_RAMP], float)
+    batch = recipe.on_mesh(ramp, pairs.unit).astype(float)
+    starts = np.array([start for start, _ in ramp], float)
     least = np.broadcast_to(starts + 1, batch.shape)
     most = np.broadcast_to([*starts[1:], np.inf], batch.shape)
     return batch, least, most

@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 
 from fit.aliases import Array, Json
+from fit.fitted_law import batches as batches_lib
 from fit.fitted_law import models
+from fit.fitted_law.batches import PAPERS_CONFIG, SEQUENCE
 from fit.fitted_law.law import Law, load
-from fit.fitted_law.tuning import Estimate, Tuning
+from fit.fitted_law.tuning import BATCH, Estimate, Tuning
 from fit.fitting import learning_rate
 from fit.messages import sentences
 from fit.messages.finding import Finding, finding
@@ -25,10 +27,8 @@ from fit.planning.inputs.mesh import Ramp
 from fit.planning.space import rates
 
 PAPERS_LAW = "joint-moe-2025"
-PAPERS_CONFIG = "configs/joint_moe.py"
 PRETRAIN_CONFIG = "configs/pretrain.py"
 SMALLEST_TUNED = 1e7  # n_active below which Eq. 10 is far outside what it was tuned on
-SEQUENCE = 512  # tokens of context in training, for the exact FLOPs, where the law does not say
 PRETRAIN_SEQUENCE = 4_096  # OLMoE, Qwen3, DeepSeek-V3 and Kimi K2 pretrain on rows of 4,096 tokens
 # DeepSeek-V3 raises its batch fivefold over the first 3% of its tokens. (share of the tokens seen, share of the batch)
 RAMP = ((0.0, 0.25), (0.016, 0.5), (0.032, 1.0))
@@ -135,7 +135,8 @@ def recipe_of(law: Law, model: Model, n_tokens: float, family: bool = False, bat
 def runs_config(law: Law, papers_shape: bool) -> tuple[str | None, dict[str, str]]:
     """(config file, overrides) that the runs of the law were trained with; (None, {}) where that is not known.
 
-    A law that names no config has the paper's where its models have the paper's shape.
+    A law that names no config has the paper's where its models have the paper's shape, with the batches of its runs
+    where it knows these.
 
     Args:
       law: the law in question.
@@ -146,7 +147,28 @@ def runs_config(law: Law, papers_shape: bool) -> tuple[str | None, dict[str, str
     has_several_configs = law.models.differing.get("config")
     if has_several_configs or not papers_shape:
         return None, {}
+    if law.models.batches:
+        return PAPERS_CONFIG, {BATCH: repr(law.models.batches)}
     return PAPERS_CONFIG, {}
+
+
+def runs_batches(law: Law, base: str | None, overrides: dict[str, str]) -> Ramp | None:
+    """The batches of the law's runs; None where they are not known.
+
+    Args:
+      law: the law in question.
+      base, overrides: as `runs_config` has them.
+    """
+    if law.models.batches is not None:
+        return law.models.batches
+    # a published law, and one that an older version wrote, have their config alone
+    return batches_lib.of_config(base, overrides, law.models.differing)
+
+
+def batches_of(law: Law) -> Ramp:
+    """The batches of a plan by the recipe of the law's runs: theirs, or the paper's where they are not known."""
+    known = runs_batches(law, *runs_config(law, True))
+    return BATCH_RAMP if known is None else known
 
 
 def beyond(law: Law, model: Model, n_tokens: float) -> float:
@@ -208,42 +230,42 @@ def divisible(batches: Ramp, multiple: int) -> Ramp:
     return tuple(rounded)
 
 
-def first_batch(batch: Array, unit: Array, as_published: bool) -> Array:
+def first_batch(batch: Array, unit: Array, ramp: Ramp | None) -> Array:
     """The batch at the beginning of a run: of published models a quarter of the largest, or a third, in whole units.
 
     Args:
       batch: the largest batch, of whole units.
       unit: the fewest tokens that a mesh divides.
-      as_published: whether the recipe is that of published models.
+      ramp: the batches by the recipe of the law's runs; None by that of published models.
     """
-    if as_published:
+    if ramp is None:
         parts = np.where(batch / unit % 3 == 0, 3, 4)
         return unit * np.maximum(batch / unit // parts, 1)
-    return batches_of_runs(unit)[:, 0].astype(float)
+    return on_mesh(ramp, unit)[:, 0].astype(float)
 
 
-def batches_of_runs(unit: Array) -> Array:
-    """The batches of BATCH_RAMP that are multiples of a unit and of the first of them, [n, n_batches]; 0 for none."""
-    first = BATCH_RAMP[0][1] // unit * unit
+def on_mesh(ramp: Ramp, unit: Array) -> Array:
+    """The batches of a ramp as multiples of a unit and of the first of them, [n, n_batches]; 0 for none."""
+    first = ramp[0][1] // unit * unit
     divisor = np.maximum(first, 1)
-    batches = [tokens // divisor * first for _, tokens in BATCH_RAMP]
+    batches = [tokens // divisor * first for _, tokens in ramp]
     return np.stack(batches, axis=1)
 
 
-def ramp_on_mesh(batch: int, unit: int, n_tokens: int, as_published: bool) -> Ramp:
+def ramp_on_mesh(batch: int, unit: int, n_tokens: int, ramp: Ramp | None) -> Ramp:
     """The batches of a run of n_tokens, by its largest batch.
 
     Args:
-      batch, unit, as_published: as `first_batch` takes them.
+      batch, unit, ramp: as `first_batch` takes them.
       n_tokens: training tokens.
     """
-    if as_published:
-        first = int(first_batch(np.array(batch), np.array(unit), as_published))
+    if ramp is None:
+        first = int(first_batch(np.array(batch), np.array(unit), ramp))
         batches = [first, min(2 * first, batch), batch]
         steps = [(round(seen * n_tokens), tokens) for (seen, _), tokens in zip(RAMP, batches, strict=True)]
     else:
-        (batches,) = batches_of_runs(np.array([unit])).tolist()
-        steps = [(start, tokens) for (start, _), tokens in zip(BATCH_RAMP, batches, strict=True) if start < n_tokens]
+        (batches,) = on_mesh(ramp, np.array([unit])).tolist()
+        steps = [(start, tokens) for (start, _), tokens in zip(ramp, batches, strict=True) if start < n_tokens]
     rising: list[tuple[int, int]] = []
     for start, tokens in steps:
         if not rising or tokens > rising[-1][1]:
@@ -281,15 +303,15 @@ def _has_papers_shape(model: Model) -> bool:
 def _of_the_runs(
     law: Law, model: Model, n_tokens: float, base: str | None, overrides: dict[str, str], ramp: Ramp | None
 ) -> Recipe:
-    """The recipe of the law's own runs. ramp: the batches that the layout is timed with, in place of those of the runs,
-    which a law does not say."""
+    """The recipe of the law's own runs. ramp: the batches that the layout is timed with: those of the runs as the mesh
+    divides them, or where the law does not know these, the paper's."""
     rate, source = peak_learning_rate(law, base, float(model.shape.n_active), model.n_experts)
     rate_range = None
     batches = ramp
     batch_source = sentences.BATCH_OF_RUNS
-    has_papers_batches = base == PAPERS_CONFIG and "batch_tokens" not in overrides
-    if ramp is None and has_papers_batches:
-        batches = tuple(step for step in BATCH_RAMP if step[0] < n_tokens)
+    known = runs_batches(law, base, overrides)
+    if ramp is None and known is not None:
+        batches = tuple(step for step in known if step[0] < n_tokens)
     if law.tuning:
         batch = batches[-1][1] if batches else None
         rate, source = _fitted_rate(law.tuning, model, n_tokens, batch)
@@ -303,14 +325,14 @@ def _of_the_runs(
         sequence=law.models.seq_len or SEQUENCE,
         batch_tokens=batches,
         batch_range=None,
-        batch_allowed=_allowed_of_runs(n_tokens) if batches else None,
+        batch_allowed=_allowed_of_runs(law, n_tokens) if batches else None,
         batch_source=batch_source,
         warmup_tokens=None,
         learning_rate=rate,
         learning_rate_range=rate_range,
         learning_rate_source=source,
         extrapolation=beyond(law, model, n_tokens),
-        findings=(*_doubts_of_batches(ramp, has_papers_batches), *_doubts_of_steps(batches, n_tokens)),
+        findings=(*_doubts_of_batches(ramp, known), *_doubts_of_steps(batches, n_tokens)),
     )
 
 
@@ -437,9 +459,9 @@ def _allowed(law: Law, model: Model, n_tokens: float) -> tuple[float, float]:
     return float(least), float(most)
 
 
-def _allowed_of_runs(n_tokens: float) -> tuple[float, float]:
-    """(least, largest) batch by the recipe of the paper's runs: meshes may ask for less than their own batch."""
-    most = max(tokens for start, tokens in BATCH_RAMP if start < n_tokens)
+def _allowed_of_runs(law: Law, n_tokens: float) -> tuple[float, float]:
+    """(least, largest) batch by the recipe of the law's runs: meshes may ask for less than their own batch."""
+    most = max(tokens for start, tokens in batches_of(law) if start < n_tokens)
     return rates.LEAST_BATCH * most, float(most)
 
 
@@ -494,9 +516,9 @@ def _disagreements(quantity: str, rows: tuple[dict[str, Any], ...]) -> list[Find
     ]
 
 
-def _doubts_of_batches(ramp: Ramp | None, has_papers_batches: bool) -> list[Finding]:
+def _doubts_of_batches(ramp: Ramp | None, known: Ramp | None) -> list[Finding]:
     """A finding where the batches are those of the layout, and the runs had others that nobody knows."""
-    if ramp is None or has_papers_batches:
+    if ramp is None or known is not None:
         return []
     return [finding("batch_of_layout", tokens=ramp[-1][1])]
 
