@@ -24,7 +24,7 @@ from fit.planning.inputs.grid import Grid
 from fit.planning.inputs.mesh import PlannedLayout
 from fit.planning.inputs.problem import Problem
 from fit.planning.search import solver
-from fit.planning.space import candidates, recipe
+from fit.planning.space import candidate_search, candidates, ramps, recipe
 from fit.planning.space.candidates import BestCandidate, Candidates
 from fit.planning.space.model_grid import ModelGrid, loss_of_shapes, models_of, whole_models
 
@@ -186,7 +186,7 @@ def _trained(problem: Problem, planned: Optimum) -> ChosenModel | None:
             rows = rows[losses[rows] <= max(lowest, planned.loss * (1 + CLOSE))]
             if not len(rows):
                 break
-            part = candidates.on_tokens(problem, models, rows, tokens)
+            part = candidate_search.on_tokens(problem, models, rows, tokens)
             if part is not None:
                 parts.append((part, tokens[part.row], losses[part.row]))
                 lowest = min(lowest, float(losses[part.row].min()))
@@ -283,7 +283,7 @@ def _planned_layout(best: BestCandidate) -> PlannedLayout:
     batch = int(candidate.batch_tokens[0])
     at_once = int(candidate.microbatch_tokens[0])
     of_runs = None if models.as_published else recipe.batches_of(problem.law)
-    ramp = recipe.ramp_on_mesh(batch, int(candidate.unit[0]), best.n_tokens, of_runs)
+    ramp = ramps.ramp_on_mesh(batch, int(candidate.unit[0]), best.n_tokens, of_runs)
     step = candidate.step(problem)  # its bytes for the best alone: for all candidates they cost a fourth of the search
     sent_bytes = float(np.squeeze(step.sent_bytes))
     # seconds of sending in a step, at the peak of the chips' links, over seconds of computing it at their MFU

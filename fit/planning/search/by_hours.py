@@ -19,7 +19,7 @@ from fit.model.architecture import Architecture, root
 from fit.planning.inputs.grid import Grid
 from fit.planning.inputs.problem import Problem
 from fit.planning.search.optima import COLUMNS, Optima
-from fit.planning.space import candidates as candidates_lib
+from fit.planning.space import candidate_search
 from fit.planning.space.candidates import BestCandidate, Candidates
 from fit.planning.space.model_grid import ModelGrid, loss_of_shapes, models_of
 from fit.planning.space.size_speeds import MOST_TOKENS, NEXT_SIZES
@@ -181,7 +181,7 @@ def candidates_within(problem: Problem, e: float, hours: tuple[float, float]) ->
 @functools.lru_cache(maxsize=32)
 def _candidates_within(problem: Problem, e: float, hours: tuple[float, float]) -> list[Candidates]:
     """As candidates_within."""
-    by_recipe = candidates_lib.in_hours(problem, models_of(problem, e), hours)
+    by_recipe = candidate_search.in_hours(problem, models_of(problem, e), hours)
     return [part.part(np.argsort(part.row, kind="stable")) for part in by_recipe]
 
 
@@ -217,7 +217,7 @@ def size_bound(best: BestCandidate) -> str:
         return str(models.limited_by[larger[0]])
     tokens = np.full(sizes.shape, float(best.n_tokens))
     # a larger model has fewer tokens, so perhaps another batch: memory hardly depends on it
-    trained = candidates_lib.trained_on(problem, models, allowed[:NEXT_SIZES], tokens)
+    trained = candidate_search.trained_on(problem, models, allowed[:NEXT_SIZES], tokens)
     return "" if len(trained) else "chips"
 
 
@@ -255,7 +255,7 @@ def best_architecture(
         for e in np.asarray(experts)[timed.has_enough_experts(experts)][::-1]:
             loss_cutoff = lowest * (1 + SHARED_EFFECT)
             coarse = dataclasses.replace(problem, architecture=timed, grid=COARSE, loss_cutoff=loss_cutoff)
-            for candidates in candidates_lib.in_hours(coarse, models_of(coarse, float(e)), (hours, hours)):
+            for candidates in candidate_search.in_hours(coarse, models_of(coarse, float(e)), (hours, hours)):
                 tokens = candidates.tokens_within_hours(coarse, hours)
                 for architecture in alike:
                     variant = dataclasses.replace(coarse, architecture=architecture)
@@ -300,4 +300,4 @@ def _hours_to_reach(problem: Problem, candidates: Candidates, loss: float) -> fl
 
 def _could_reach(problem: Problem, e: float, hours: float, loss: float) -> bool:
     """Whether a lower bound of the losses in so many hours is as low as this loss."""
-    return any(candidates_lib.least_loss(problem, models, hours) <= loss for models in models_of(problem, e))
+    return any(candidate_search.least_loss(problem, models, hours) <= loss for models in models_of(problem, e))

@@ -10,7 +10,7 @@ import numpy as np
 
 from fit.aliases import Array
 from fit.planning.inputs.problem import Problem
-from fit.planning.space import candidates as candidates_lib
+from fit.planning.space import candidate_search
 from fit.planning.space.model_grid import ModelGrid, models_of
 
 MOST_TOKENS = 1e18  # training tokens of a size that chips train, and of a model that reaches a loss
@@ -45,9 +45,9 @@ def tokens_per_second(problem: Problem, e: float, n_active: float, n_tokens: flo
         rows = order[(all_sizes[order] <= AROUND * n_active) & (models.limited_by[order] == "")]
         n_near = int(np.sum(all_sizes[rows] >= n_active / AROUND))
         start = max(n_near, 1)
-        part = candidates_lib.on_tokens(problem, models, rows[:start], tokens)
+        part = candidate_search.on_tokens(problem, models, rows[:start], tokens)
         while part is None and start < len(rows):  # the chips train none of these: look at smaller ones
-            part = candidates_lib.on_tokens(problem, models, rows[start : start + NEXT_SIZES], tokens)
+            part = candidate_search.on_tokens(problem, models, rows[start : start + NEXT_SIZES], tokens)
             start += NEXT_SIZES
         if part is not None:
             sizes.append(all_sizes[part.row])
@@ -100,7 +100,7 @@ def _largest_trained(problem: Problem, models: ModelGrid, is_allowed: Array, tok
     order = np.argsort(-sizes, kind="stable")
     rows = order[is_allowed[order] & (sizes[order] > at_least)]
     for start in range(0, len(rows), CHUNK):
-        trained = candidates_lib.trained_on(problem, models, rows[start : start + CHUNK], tokens)
+        trained = candidate_search.trained_on(problem, models, rows[start : start + CHUNK], tokens)
         if len(trained):
             return float(sizes[trained].max())
     return at_least
@@ -111,6 +111,6 @@ def trains_any(problem: Problem, e: float) -> bool:
     for models in models_of(problem, e):
         rows = np.argsort(models.n_active, kind="stable")[:SMALLEST]
         tokens = np.maximum(models.least_tokens + 1, 1e9)
-        if len(candidates_lib.trained_on(problem, models, rows, tokens)):
+        if len(candidate_search.trained_on(problem, models, rows, tokens)):
             return True
     return False

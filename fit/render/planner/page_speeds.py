@@ -21,7 +21,7 @@ from fit.planning.inputs.constraints import Constraints
 from fit.planning.inputs.grid import Grid, ShapeRequest
 from fit.planning.inputs.problem import Problem
 from fit.planning.inputs.training_chips import MEMORY_SHARE, MFU, SECONDS_PER_HOUR, Chips
-from fit.planning.space import candidates as candidates_lib
+from fit.planning.space import candidate_search
 from fit.planning.space.candidates import Candidates
 from fit.planning.space.model_grid import ModelGrid, models_of
 
@@ -95,7 +95,7 @@ def _rows(problem: Problem, models: ModelGrid, n_experts: int, counts: list[int]
       ...], ...]: from so many tokens on, the MFU of so many chips, each a whole number in its unit}.
     """
     speeds: dict[int, list[list[int]]] = {}
-    least_seconds = candidates_lib.least_seconds(problem, models)  # of a token on one chip
+    least_seconds = candidate_search.least_seconds(problem, models)  # of a token on one chip
     for count in counts:
         for row, steps in _steps(problem, models, least_seconds, count):
             speeds.setdefault(row, []).append([count, *steps])
@@ -136,7 +136,7 @@ def _steps(problem: Problem, models: ModelGrid, least_seconds: Array, count: int
         most_tokens=most_tokens,
         limited_by=np.where(least_tokens < most_tokens, "", "hours").astype(object),
     )
-    found = candidates_lib.in_hours(of_count, [suited], HOURS)
+    found = candidate_search.in_hours(of_count, [suited], HOURS)
     if not found:
         return
     part = _fastest_of_batches(found[0])

@@ -24,7 +24,7 @@ from fit.planning.inputs import grid
 from fit.planning.inputs.options import PlanOptions
 from fit.planning.inputs.problem import Problem
 from fit.planning.search import by_hours, solver
-from fit.planning.space import rates, recipe
+from fit.planning.space import candidate_search, rates, recipe
 from fit.planning.uncertainty import joint_draws
 from launch import prices
 
@@ -514,9 +514,7 @@ def test_a_bound_is_below_every_candidate():
     for e, chips in itertools.product((1, 32), ("H100:16", "v5e:16", "tpu7x:4")):
         problem = asked(JOINT, chips, 100, layouts=SMALL)
         for found in by_hours.candidates_within(problem, e, (1.0, 1e5)):
-            from fit.planning.space import candidates
-
-            floor = candidates.least_seconds(problem, found.models)
+            floor = candidate_search.least_seconds(problem, found.models)
             assert (found.seconds_per_token * found.n_chips >= floor[found.row]).all()
 
 

@@ -15,7 +15,7 @@ from fit.planning.inputs.grid import ShapeRequest
 from fit.planning.inputs.problem import Problem
 from fit.planning.inputs.training_chips import MEMORY_SHARE, Chips
 from fit.planning.search.solver import best_of_each_number
-from fit.planning.space import calibration, candidates
+from fit.planning.space import calibration, candidate_search
 from fit.planning.space.model_grid import models_of
 
 LAW = "joint-moe-2025"
@@ -98,7 +98,7 @@ def hours_of(problem, row):
     for models in models_of(problem, row["n_experts"]):
         is_model = (models.n_active == row["n_active"]) & (models.n_total == row["n_total"])
         rows = np.flatnonzero(is_model & (np.asarray(models.shape.d_model) == row["d_model"]))
-        part = candidates.on_tokens(problem, models, rows, np.full(len(models.n_active), row["n_tokens"]))
+        part = candidate_search.on_tokens(problem, models, rows, np.full(len(models.n_active), row["n_tokens"]))
         if part is not None:
             hours += (row["n_tokens"] * part.seconds_per_token / 3600).tolist()
     return min(hours)
