@@ -159,7 +159,7 @@ def add_intervals(
     law: Law,
     truth: dict[str, float],
     calibration: efficiencies.Calibration,
-    found: tuple[joint_draws.Solved, joint_draws.Solved, joint_draws.Solved, np.ndarray],
+    found: tuple[joint_draws.BestInDraws, joint_draws.BestInDraws, joint_draws.BestInDraws, np.ndarray],
     chosen: int,
 ) -> None:
     """Adds whether the 80% intervals of a plan hold the truth."""

@@ -16,11 +16,11 @@ from fit.model.architecture import PAPER, Architecture
 from fit.planning.answer import plan_answer
 from fit.planning.chosen import buildable, cost, optimum
 from fit.planning.chosen.buildable import Buildable
+from fit.planning.chosen.chips_used import TrainingChips
 from fit.planning.chosen.optimum import Infeasible, Optimum
 from fit.planning.context import dense_models, expected_tasks, other_budget, plan_findings, repeats
 from fit.planning.inputs.options import PlanOptions, experts_to_compare
 from fit.planning.inputs.problem import Problem
-from fit.planning.inputs.training_chips import TrainingChips
 from fit.planning.plan import Plan
 from fit.planning.search import solver, target
 from fit.planning.search.target import Target
@@ -56,13 +56,13 @@ class _Solution:
 
     @property
     def best(self) -> Optimum:
-        """The recommended one. A loss to reach is reached by the medians of law and speeds."""
-        return self.ranking.recommended if self.reached is None else self.ranking.best_by_median
+        """The recommended one."""
+        return self.ranking.recommended
 
     @property
     def cost_or_loss(self) -> float:
-        """The measure that decides between architectures: FLOPs or hours that reach a target, else the loss."""
-        return self.best.loss if self.reached is None else self.reached.cost
+        """What decides between architectures: FLOPs or hours that reach a target, else the expected loss."""
+        return self.ranking.expected_loss if self.reached is None else self.reached.cost
 
 
 def plan(law: Law, options: PlanOptions) -> Plan:
@@ -139,7 +139,10 @@ def _of_architecture(law: Law, options: PlanOptions, architecture: Architecture)
         if math.isclose(wider.granularity, architecture.granularity, rel_tol=WIDTH_TOLERANCE):
             break
         architecture = wider
-        solution = _solve(problem_of(law, options, architecture), options.target_loss)
+        try:
+            solution = _solve(problem_of(law, options, architecture), options.target_loss)
+        except UserError:  # with experts this wide no model is within the limits: those of the round before are
+            break
     return solution
 
 
@@ -167,7 +170,8 @@ def _solve(problem: Problem, target_loss: float | None) -> _Solution:
         _check_target(problem, target_loss)
         problem, reached = target.reach(problem, target_loss)
     optima, infeasible = optimum.optima_of(problem)
-    return _Solution(problem, optima, infeasible, odds.ranked(problem, optima), reached)
+    ranking = odds.ranked(problem, optima, by_medians=reached is not None)
+    return _Solution(problem, optima, infeasible, ranking, reached)
 
 
 def _check_target(problem: Problem, loss: float) -> None:
@@ -234,7 +238,7 @@ def _plan_of(solution: _Solution, fields: Json, maps: TaskMaps | None = None) ->
         best=best,
         buildable=built,
         odds=how_sure,
-        loss_of_token_cap=_loss_of_token_cap(problem, best),
+        loss_of_token_cap=_loss_of_token_cap(problem, optima),
         dense=dense_models.against_dense(problem, best),
         rule_of_thumb=dense_models.rules_of_thumb(problem.at(best.n_experts)),
         base_config=base_config,
@@ -285,9 +289,9 @@ def _hours(problem: Problem, best: Optimum) -> float | None:
     return best.cost.training_hours if best.cost else None
 
 
-def _loss_of_token_cap(problem: Problem, best: Optimum) -> float | None:
-    """Nats per token that the cap on tokens costs; None without a cap, or without a budget."""
+def _loss_of_token_cap(problem: Problem, optima: list[Optimum]) -> float | None:
+    """Nats per token that the cap on tokens costs the best, by the medians; None without a cap, or without a budget."""
     if problem.constraints.max_tokens is None or not problem.constraints.has_budget:
         return None
     solved = solver.best_of_each_number(repeats.of_fresh_text(problem.within(max_tokens=None)))
-    return best.loss - float(np.nanmin(solved.loss))
+    return min(row.loss for row in optima) - float(np.nanmin(solved.loss))

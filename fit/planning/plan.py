@@ -8,13 +8,13 @@ import dataclasses
 
 from fit.aliases import Json
 from fit.planning.chosen.buildable import Buildable
+from fit.planning.chosen.chips_used import TrainingChips
 from fit.planning.chosen.cost import Energy
 from fit.planning.chosen.optimum import Infeasible, Optimum
 from fit.planning.context.dense_models import DenseComparison, RuleOfThumb
 from fit.planning.context.other_budget import OtherBudget
 from fit.planning.context.repeats import Repeats
 from fit.planning.inputs.problem import Problem
-from fit.planning.inputs.training_chips import TrainingChips
 from fit.planning.search.target import Target
 from fit.planning.uncertainty.odds import Odds
 from fit.results import NOT_IN_JSON, WithFindings, optional
@@ -34,7 +34,7 @@ class Plan(WithFindings):
       constraints: {name: value} of the limits.
       optima: The best model with each number of experts, an Optimum each.
       infeasible: Numbers of experts with which no model is feasible, and why.
-      best: The one of the optima that is recommended: that of the least expected loss.
+      best: The one of the optima that is recommended: of the least expected loss or, with --target_loss, the cheapest.
       buildable: The model to train; None where no model of whole blocks is within the limits.
       odds: How sure the number of experts is.
       loss_of_token_cap: Nats per token that the cap on tokens costs; None without a cap.

@@ -8,8 +8,8 @@ from fit.messages.units import memory, say, table
 from fit.model import serving
 from fit.model.chips import CHIPS
 from fit.planning.chosen.buildable import Buildable
+from fit.planning.chosen.chips_used import TrainingChips
 from fit.planning.chosen.cost import Decoding, Serving
-from fit.planning.inputs.training_chips import TrainingChips
 from fit.planning.plan import Plan
 
 COSTS = (

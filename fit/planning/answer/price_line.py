@@ -7,9 +7,10 @@ from fit.messages.lines import Line
 from fit.messages.units import say
 from fit.model import serving
 from fit.planning.chosen.buildable import Buildable
+from fit.planning.chosen.chips_used import TrainingChips
 from fit.planning.chosen.cost import BuildableCost, Cost
 from fit.planning.chosen.optimum import Optimum
-from fit.planning.inputs.training_chips import TrainingChips, nearest_experts_value
+from fit.planning.inputs.training_chips import nearest_experts_value
 from fit.planning.plan import Plan
 
 

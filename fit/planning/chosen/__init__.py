@@ -2,6 +2,7 @@
 
 extrapolation.py    their sizes outside the runs of the law
 modelled_speed.py   how fast the chips train them
+planned_layout.py   how the chips train them; chips_used.py, how many chips that takes
 cost.py             what they cost: hours, dollars, memory, speeds of serving
 optimum.py          the best model with each number of experts, perhaps of real size
 shape_choice.py     by FLOPs, the shape to build near an optimum

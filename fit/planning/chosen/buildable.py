@@ -10,12 +10,12 @@ from fit.model import hardware
 from fit.model.architecture import Model, training_flops
 from fit.model.shape import ModelShape
 from fit.planning.chosen import cost, modelled_speed, shape_choice
-from fit.planning.chosen.cost import BuildableCost, Trained
+from fit.planning.chosen.cost import BuildableCost, CostedModel
 from fit.planning.chosen.extrapolation import extrapolation_of
 from fit.planning.chosen.modelled_speed import Speed
 from fit.planning.chosen.optimum import Optimum
+from fit.planning.chosen.planned_layout import PlannedLayout
 from fit.planning.chosen.shape_choice import ChosenModel
-from fit.planning.inputs.mesh import PlannedLayout
 from fit.planning.inputs.problem import Problem
 from fit.planning.inputs.training_chips import MFU
 from fit.planning.space import recipe
@@ -124,7 +124,9 @@ def of_plan(problem: Problem, optima: list[Optimum], best: Optimum) -> tuple[Bui
     if chosen is None:
         return None, None
     batches = chosen.layout.ramp if chosen.layout else None
-    run_recipe = recipe.recipe_of(problem.law, chosen.model, chosen.n_tokens, problem.request.family, batches)
+    family = problem.request.family
+    as_published = chosen.as_published
+    run_recipe = recipe.recipe_of(problem.law, chosen.model, chosen.n_tokens, family, batches, as_published)
     return _built(problem, optima, best, chosen, run_recipe), run_recipe
 
 
@@ -151,7 +153,7 @@ def _built(
     fields: Json = dict(model.fields)
     forward = int(model.shape.forward_flops(run_recipe.sequence))
     speed = _speed(problem, chosen, experts_of_law)
-    trained = Trained(
+    trained = CostedModel(
         shape=_shape(problem, model),
         n_experts=experts_of_law,
         n_active=n_active,
@@ -219,7 +221,7 @@ def _speed(problem: Problem, chosen: ChosenModel, experts_of_law: float) -> Spee
 
 
 def _cost(
-    problem: Problem, optima: list[Optimum], trained: Trained, layout: PlannedLayout | None, run_recipe: Recipe
+    problem: Problem, optima: list[Optimum], trained: CostedModel, layout: PlannedLayout | None, run_recipe: Recipe
 ) -> BuildableCost | None:
     """The cost of the model to build; None without chips."""
     chips = problem.constraints.chips

@@ -12,10 +12,12 @@ from fit.model.chips import CHIPS
 from fit.model.layout import Layout
 from fit.model.serving import BATCHES, LABEL, Served, ServingChips, experts_touched
 from fit.model.shape import ModelShape
+from fit.planning.chosen.chips_used import TrainingChips
 from fit.planning.chosen.modelled_speed import Speed
+from fit.planning.chosen.planned_layout import PlannedLayout
 from fit.planning.inputs.constraints import Constraints
-from fit.planning.inputs.mesh import GROUP_TOKENS, PlannedLayout
-from fit.planning.inputs.training_chips import Chips, TrainingChips, fewest_devices
+from fit.planning.inputs.mesh import GROUP_TOKENS
+from fit.planning.inputs.training_chips import Chips, fewest_devices
 from fit.planning.space.recipe import Recipe
 from fit.results import Record, optional
 
@@ -154,7 +156,7 @@ class Energy(Record):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Trained:
+class CostedModel:
     """What the cost of a model depends on.
 
     Attributes:
@@ -177,12 +179,12 @@ class Trained:
     speed: Speed | None
 
 
-def cost_of(model: Trained, constraints: Constraints, chips: Chips) -> Cost:
+def cost_of(model: CostedModel, constraints: Constraints, chips: Chips) -> Cost:
     """The cost of a model on the chips to train on. constraints: bytes of weights and cache."""
     return Cost(**_fields_of_cost(model, constraints, chips))
 
 
-def _fields_of_cost(model: Trained, constraints: Constraints, chips: Chips) -> Json:
+def _fields_of_cost(model: CostedModel, constraints: Constraints, chips: Chips) -> Json:
     """The fields of Cost."""
     shape = model.shape
     cache_bytes = max(0.0, model.memory_bytes - constraints.bytes_per_parameter * model.n_parameters)
@@ -248,7 +250,7 @@ def energy_of(chips: TrainingChips, hours: float) -> Energy | None:
     return Energy(kwh=hours * chips.n_used * watts / 1000, watts=watts)
 
 
-def _price(model: Trained, chips: Chips) -> Json:
+def _price(model: CostedModel, chips: Chips) -> Json:
     """{training_hours, training_dollars}: at the model's own modelled speed, else at the chips' MFU."""
     if model.speed is None:
         return chips.price(model.training_flops, model.n_experts, "training_")
@@ -256,7 +258,7 @@ def _price(model: Trained, chips: Chips) -> Json:
 
 
 def cost_of_buildable(
-    model: Trained, constraints: Constraints, chips: Chips, layout: PlannedLayout | None, run_recipe: Recipe
+    model: CostedModel, constraints: Constraints, chips: Chips, layout: PlannedLayout | None, run_recipe: Recipe
 ) -> BuildableCost:
     """The cost of the model to build, with the memory of a step and the mesh.
 

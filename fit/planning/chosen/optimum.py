@@ -7,12 +7,12 @@ import numpy as np
 from fit.aliases import Json
 from fit.model.architecture import INFERENCE, training_flops
 from fit.planning.chosen import cost, modelled_speed
-from fit.planning.chosen.cost import Cost, Trained
+from fit.planning.chosen.cost import Cost, CostedModel
 from fit.planning.chosen.extrapolation import extrapolation_of
 from fit.planning.chosen.modelled_speed import Speed
 from fit.planning.inputs.problem import Problem
 from fit.planning.search import infeasible, solver
-from fit.planning.search.optima import COLUMNS, Optima
+from fit.planning.search.best_models import COLUMNS, BestModels
 from fit.planning.space.candidates import BestCandidate
 from fit.results import NOT_IN_JSON, Record, optional
 
@@ -77,39 +77,39 @@ def optima_of(problem: Problem) -> tuple[list[Optimum], list[Infeasible]]:
     Raises:
       UserError: No model is feasible.
     """
-    solved = solver.best_of_each_number(problem)
-    low, high = solver.near_optimal(problem, solved)
+    found = solver.best_of_each_number(problem)
+    low, high = solver.near_optimal(problem, found)
     optima = []
     refused = []
-    for i, e in enumerate(solved.n_experts):
-        if solved.feasible[i]:
+    for i, e in enumerate(found.n_experts):
+        if found.feasible[i]:
             near = [float(low[i]), float(high[i])] if np.isfinite(low[i]) else None
-            optima.append(optimum_at(problem, solved, i, near))
+            optima.append(optimum_at(problem, found, i, near))
         else:
             refused.append(Infeasible(n_experts=int(e), why=str(infeasible.reason(problem.at(e), e))))
     return optima, refused
 
 
-def optimum_at(problem: Problem, solved: Optima, i: int, near: list[float] | None) -> Optimum:
+def optimum_at(problem: Problem, found: BestModels, i: int, near: list[float] | None) -> Optimum:
     """The i-th of the optima of a problem.
 
     Args:
       problem: The problem.
-      solved: Its optima.
+      found: Its optima.
       i: Index of a feasible one.
       near: Its near_optimal_n_active.
     """
     architecture = problem.architecture
     constraints = problem.constraints
-    model = solved.row(i, COLUMNS)
+    model = found.row(i, COLUMNS)
     e = model["n_experts"]
     n_active = model["n_active"]
     n_tokens = model["n_tokens"]
     speed = None
     used = None
-    candidate = solved.candidates[i] if solved.candidates else None
+    candidate = found.candidates[i] if found.candidates else None
     if candidate is None:
-        memory_bytes = float(constraints.memory(architecture, solved.d_model[i], e))
+        memory_bytes = float(constraints.memory(architecture, found.d_model[i], e))
         n_blocks = model["d_model"] / architecture.width_per_block
         if problem.has_modelled_speeds:
             speed = modelled_speed.speed_of_optimum(problem, e, n_active, n_tokens)
@@ -121,7 +121,7 @@ def optimum_at(problem: Problem, solved: Optima, i: int, near: list[float] | Non
     flops = float(training_flops(n_active, n_tokens))
     return Optimum(
         **model,
-        size_bound=str(solved.size_bound[i]),
+        size_bound=str(found.size_bound[i]),
         memory_bytes=memory_bytes,
         training_flops=flops,
         inference_flops_per_token=float(INFERENCE * n_active),
@@ -151,7 +151,7 @@ def _cost(
         return None
     e = model["n_experts"]
     width = float(problem.architecture.d_model(model["n_active"], e))
-    trained = Trained(
+    trained = CostedModel(
         shape=problem.architecture.shape(width, e),
         n_experts=e,
         n_active=model["n_active"],

@@ -20,8 +20,8 @@ from fit.aliases import Array
 from fit.model import hardware
 from fit.model.architecture import ROUNDED, Architecture, Model, training_flops
 from fit.planning.chosen.optimum import Optimum
+from fit.planning.chosen.planned_layout import PlannedLayout
 from fit.planning.inputs.grid import Grid
-from fit.planning.inputs.mesh import PlannedLayout
 from fit.planning.inputs.problem import Problem
 from fit.planning.search import solver
 from fit.planning.space import candidate_search, candidates, ramps, recipe
@@ -48,6 +48,7 @@ class ChosenModel:
       n_tokens: Training tokens.
       memory_bytes: Of weights and cache.
       law_experts: Its number of experts as the law counts them; None where the model counts as the law does.
+      as_published: Whether its recipe is that of published models; None where its size tells.
       layout: How the chips train it; None without chips.
       tokens_per_second: Of its chips; None where no speed is modelled.
     """
@@ -57,6 +58,7 @@ class ChosenModel:
     n_tokens: int
     memory_bytes: float
     law_experts: float | None = None
+    as_published: bool | None = None
     layout: PlannedLayout | None = None
     tokens_per_second: float | None = None
 
@@ -157,6 +159,7 @@ def _preferred(problem: Problem, planned: Optimum) -> ChosenModel | None:
                 n_tokens=int(tokens[row]),
                 memory_bytes=float(models.memory_bytes[row]),
                 law_experts=models.law_experts,
+                as_published=models.as_published,
             )
     return chosen
 
@@ -261,6 +264,7 @@ def of_candidate(best: BestCandidate) -> ChosenModel:
         n_tokens=best.n_tokens,
         memory_bytes=best.memory_bytes,
         law_experts=best.models.law_experts,
+        as_published=best.models.as_published,
         layout=_planned_layout(best),
         tokens_per_second=best.tokens_per_second,
     )

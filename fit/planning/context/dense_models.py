@@ -75,7 +75,7 @@ def against_dense(problem: Problem, best: Optimum) -> DenseComparison | None:
         return None
     needed = budget  # of the best itself, whose loss rounding may leave just out of reach
     if best.n_experts > 1:
-        needed = target.least_flops(problem, 1.0, best.loss)
+        needed = target.least_budget(problem, 1.0, best.loss)
     saved = None if needed is None else 1 - budget / needed
     if problem.is_by_hours:
         savings = dict(hours_for_the_same_loss=needed, hours_saved=saved)
@@ -93,7 +93,7 @@ def against_dense(problem: Problem, best: Optimum) -> DenseComparison | None:
 
 
 def _counts(model: Json) -> Json:
-    """The fields of a row of Optima that extrapolation_of reads."""
+    """The fields of a row of BestModels that extrapolation_of reads."""
     return {name: model[name] for name in ("n_experts", "n_active", "n_tokens")}
 
 

@@ -78,7 +78,7 @@ def repeats_of(problem: Problem, optima: list[Optimum], best: Optimum) -> Repeat
         unique_tokens=law.unique_tokens,
         optima=list(rows.values()),
         best=rows[best.n_experts],
-        loss_saved=float(np.nanmin(once.loss)) - best.loss,
+        loss_saved=float(np.nanmin(once.loss)) - min(row.loss for row in optima),
     )
 
 

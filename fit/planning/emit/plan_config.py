@@ -21,9 +21,10 @@ from fit.fitted_law.published_draws import fits_in_words
 from fit.messages import sentences
 from fit.messages.units import say
 from fit.planning.chosen.buildable import Buildable
+from fit.planning.chosen.chips_used import TrainingChips
 from fit.planning.chosen.cost import BuildableCost
 from fit.planning.emit import emitted
-from fit.planning.inputs.training_chips import TrainingChips, nearest_experts_value
+from fit.planning.inputs.training_chips import nearest_experts_value
 from fit.planning.plan import Plan
 from fit.planning.space import recipe
 from fit.planning.space.recipe import PAPERS_LAW

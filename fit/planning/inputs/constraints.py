@@ -13,7 +13,7 @@ import numpy as np
 from fit.aliases import Array, Json, Numbers, Opt
 from fit.model.architecture import INFERENCE, TRAINING, Architecture
 from fit.model.serving import Requirement, Served
-from fit.planning.inputs.grid import ShapeRequest
+from fit.planning.inputs.requests import ShapeRequest
 from fit.planning.inputs.training_chips import Chips
 
 

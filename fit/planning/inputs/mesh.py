@@ -3,7 +3,6 @@
 The trainer starts what a plan chooses: both read what a mesh must divide from fit/model/divisibility.json.
 """
 
-import dataclasses
 import json
 import pathlib
 
@@ -11,33 +10,12 @@ import numpy as np
 
 from fit.aliases import Array, Json, Numbers
 from fit.model import architecture
-from fit.model.architecture import Ramp
-from fit.model.layout import Layout
 from fit.model.shape import ModelShape
 
 DIVISIBILITY: Json = json.loads(
     (pathlib.Path(architecture.__file__).parent / "divisibility.json").read_text(encoding="utf-8")
 )
 GROUP_TOKENS = 8192  # tokens that share the experts' capacity by the recipe of the paper's runs
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PlannedLayout(Layout):
-    """A layout that the trainer can start, and what a step in it takes. batch_tokens are those of the largest batch.
-
-    Attributes:
-      group_tokens: as config.model.group_tokens.
-      ramp: the batches, each a multiple of what the mesh must divide.
-      device_bytes: memory of a device in its largest step.
-      sent_bytes: bytes that a device sends in a step of the largest batch.
-      sending_share: seconds of sending them at the peak of the chips' links, over seconds of computing a step.
-    """
-
-    group_tokens: int
-    ramp: Ramp
-    device_bytes: float
-    sent_bytes: float
-    sending_share: float
 
 
 def divides(

@@ -32,7 +32,7 @@ from fit.options import (
     whole,
 )
 from fit.planning.inputs.constraints import Constraints
-from fit.planning.inputs.grid import MeshRequest, ShapeRequest
+from fit.planning.inputs.requests import MeshRequest, ShapeRequest
 from fit.planning.inputs.training_chips import MEMORY_SHARE, MFU, Chips, smallest_step
 from fit.task_maps.maps import TaskMaps
 
@@ -183,6 +183,8 @@ def _mfu_of(option: Any, experts: tuple[int, ...]) -> float | dict[int, float]:
     except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise refused("no such table") from error
     for e, value in table.items():
+        if e < 1:
+            raise refused(f"E = {e}")
         if not isinstance(value, (int, float)) or isinstance(value, bool) or not 1e-6 <= value <= 1:
             raise refused(f"{json.dumps(value)} at E = {e}")
     missing = [e for e in experts if e not in table]
@@ -235,7 +237,7 @@ class BudgetOptions(Options):
             raise UserError(SPEEDS_NEED_TIME)
 
     @property
-    def is_by_time(self) -> bool:
+    def is_by_hours(self) -> bool:
         """Whether the budget is --hours, at the modelled speed of each model."""
         return self.hours is not None and self.has_modelled_speeds
 
@@ -357,7 +359,7 @@ class BudgetOptions(Options):
         budget_flag = "--flops"
         if self.hours is not None and chips is not None:
             budget_flag = say(sentences.HOURS_BUDGET, hours=self.hours, chips=self.chips)
-            if self.is_by_time:
+            if self.is_by_hours:
                 hours = self.hours
             else:
                 flops = chips.flops(self.hours)

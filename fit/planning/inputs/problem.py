@@ -13,7 +13,8 @@ from fit.model import efficiencies, hardware
 from fit.model.architecture import INFERENCE, TRAINING, Architecture
 from fit.model.efficiencies import Calibration, Efficiencies
 from fit.planning.inputs.constraints import Constraints
-from fit.planning.inputs.grid import Grid, ShapeRequest
+from fit.planning.inputs.grid import Grid
+from fit.planning.inputs.requests import ShapeRequest
 from fit.planning.inputs.training_chips import MFU, SECONDS_PER_HOUR, Chips
 
 BAND = 1e-3  # near-optimal: within this share of the best loss; a search by hours evaluates all such candidates
@@ -21,14 +22,20 @@ BAND = 1e-3  # near-optimal: within this share of the best loss; a search by hou
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """What a plan solves. Three of its properties decide how:
+    """What a plan solves.
 
-    options                                   is_by_hours   has_modelled_speeds   has_paper_shape
-    --hours --chips                           yes           yes                   no
-    --flops --chips                           no            yes                   no
-    --hours --chips --mfu (FLOPs of an MFU)   no            no                    no
-    --flops                                   no            no                    no
-    any of the last two --shape=paper         no            no                    yes
+    Hours are the budget, and speeds are modelled, where chips are given without --mfu and --shape=paper. Otherwise
+    hours become the FLOPs of an MFU. A loss to reach becomes the least budget that reaches it (search/target.py).
+
+    options                             is_by_hours   has_modelled_speeds   has_paper_shape   best size by
+    --chips --hours                     yes           yes                   no                search/by_hours.py
+    --chips --flops                     no            yes                   no                search/by_flops.py
+    --chips --mfu --hours or --flops    no            no                    no                search/by_flops.py
+    --flops, or limits alone            no            no                    no                search/by_flops.py
+    any of these, --shape=paper         no            no                    yes               search/by_flops.py
+
+    By hours the best candidate is the model to build. By FLOPs the best size is a real number, near which
+    chosen/shape_choice.py finds the model to build.
 
     Attributes:
       law: The law of the loss.
@@ -106,14 +113,16 @@ class Problem:
 
     def tokens_within_hours(self, hours: Numbers, seconds_per_token: Numbers) -> Array:
         """Whole training tokens that hours leave beside inference tokens, each a third of one; perhaps negative."""
-        return np.floor(np.minimum(SECONDS_PER_HOUR * np.asarray(hours) / seconds_per_token - self.served, self.cap))
+        return np.floor(
+            np.minimum(SECONDS_PER_HOUR * np.asarray(hours) / seconds_per_token - self.inference_equivalent, self.cap)
+        )
 
     def hours(self, n_tokens: Numbers, seconds_per_token: Numbers) -> Array:
         """Hours of so many training tokens and of the inference tokens."""
-        return (np.asarray(n_tokens) + self.served) * seconds_per_token / SECONDS_PER_HOUR
+        return (np.asarray(n_tokens) + self.inference_equivalent) * seconds_per_token / SECONDS_PER_HOUR
 
     @property
-    def served(self) -> Numbers:
+    def inference_equivalent(self) -> Numbers:
         """Training tokens that take as long as the inference tokens."""
         return INFERENCE / TRAINING * self.constraints.inference_tokens
 

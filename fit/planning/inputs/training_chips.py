@@ -17,7 +17,6 @@ from fit.model.serving import BATCHES
 from fit.model.shape import ModelShape
 from fit.planning.inputs.grid import MODEL_AXES, divisors
 from fit.planning.inputs.mesh import GROUP_TOKENS
-from fit.results import Record, optional
 
 MFU = 0.4  # share of the chips' peak that training reaches, unless one is given
 SECONDS_PER_HOUR = 3600
@@ -122,33 +121,6 @@ class Chips:
         """{NAMEhours, NAMEdollars}; dollars are None where no price is given."""
         dollars = None if self.dollars_per_hour is None else hours * self.count * self.dollars_per_hour
         return {f"{name}hours": hours, f"{name}dollars": dollars}
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TrainingChips(Record):
-    """The chips to train on.
-
-    Attributes:
-      count: How many there are.
-      used: How many train the model to build, where the others stand idle.
-      mfu: Model FLOPs utilisation, or {n_experts: utilisation}.
-      mfu_is_assumed: True where a price is by an MFU that nobody gave.
-      dollars_per_hour: Price of one chip.
-      devices: Chips that serve the trained model together.
-    """
-
-    kind: str
-    count: int
-    used: int | None = optional()
-    mfu: float | dict[int, float]
-    mfu_is_assumed: bool | None = optional()
-    dollars_per_hour: float | None
-    devices: int
-
-    @property
-    def n_used(self) -> int:
-        """How many train the model to build."""
-        return self.count if self.used is None else self.used
 
 
 def nearest_experts_value(by_experts: dict[int, float], n_experts: float) -> float:

@@ -27,7 +27,7 @@ from fit.messages.units import say
 from fit.model.architecture import INFERENCE, TRAINING, root
 from fit.planning.inputs.constraints import Constraints
 from fit.planning.inputs.problem import Problem
-from fit.planning.search.optima import Optima
+from fit.planning.search.best_models import BestModels
 from fit.planning.search.size_limits import SizeLimit, size_limits
 
 PLATEAU = 0.75  # where a model of this share of the best size is as good, larger ones gain nothing
@@ -221,7 +221,7 @@ class _SizeProblem:
         return np.where(is_at_top & (top == self.largest), np.inf, np.where(is_smallest, 0, size))
 
     def within_bounds(self, size: Array) -> tuple[Array, Array]:
-        """(the best possible n_active, NaN where none is feasible; what fixed it, as in Optima).
+        """(the best possible n_active, NaN where none is feasible; what fixed it, as in BestModels).
 
         size: the best n_active under the budget alone.
         """
@@ -242,8 +242,8 @@ class _SizeProblem:
         edge = _on_plateau(self.problem.plateau_tolerance, self.loss, size, self.smallest)
         return np.where(edge > 0, edge, size), np.where(edge > 0, "plateau", bound)
 
-    def at_sizes(self, size: Array, bound: Array) -> Optima:
-        """The Optima of these sizes."""
+    def at_sizes(self, size: Array, bound: Array) -> BestModels:
+        """The BestModels of these sizes."""
         architecture = self.problem.architecture
         constraints = self.problem.constraints
         n_tokens = constraints.tokens_within_flops(size)
@@ -254,7 +254,7 @@ class _SizeProblem:
         d_model = architecture.d_model(size, self.n_experts)
         with np.errstate(invalid="ignore"):
             loss = self._loss_on(size, n_tokens)
-        return Optima(
+        return BestModels(
             n_experts=self.n_experts,
             n_active=size,
             n_total=np.asarray(architecture.n_total(d_model, self.n_experts)),
@@ -300,7 +300,7 @@ def _size_problem(problem: Problem, n_experts: Numbers, coefficients: ByName) ->
     )
 
 
-def best_within_flops(problem: Problem, n_experts: Numbers, coefficients: ByName) -> Optima:
+def best_within_flops(problem: Problem, n_experts: Numbers, coefficients: ByName) -> BestModels:
     """The best models within FLOPs, or within limits alone.
 
     Args:
@@ -317,7 +317,7 @@ def best_within_flops(problem: Problem, n_experts: Numbers, coefficients: ByName
     return of_size.at_sizes(size, bound)
 
 
-def near_optimal(problem: Problem, solved: Optima, target: float) -> tuple[Array, Array]:
+def near_optimal(problem: Problem, solved: BestModels, target: float) -> tuple[Array, Array]:
     """(least, most) n_active whose loss is at most a target, for each of the optima; NaN for none."""
     law = problem.law
     architecture = problem.architecture

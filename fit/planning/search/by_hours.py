@@ -18,7 +18,7 @@ from fit.aliases import Array, ByName, Floats, Numbers
 from fit.model.architecture import Architecture, root
 from fit.planning.inputs.grid import Grid
 from fit.planning.inputs.problem import Problem
-from fit.planning.search.optima import COLUMNS, Optima
+from fit.planning.search.best_models import COLUMNS, BestModels
 from fit.planning.space import candidate_search
 from fit.planning.space.candidates import BestCandidate, Candidates
 from fit.planning.space.model_grid import ModelGrid, loss_of_shapes, models_of
@@ -38,7 +38,7 @@ COARSE = Grid(
 )
 
 
-def best_within_hours(problem: Problem, n_experts: Numbers) -> Optima:
+def best_within_hours(problem: Problem, n_experts: Numbers) -> BestModels:
     """The best models within hours.
 
     Args:
@@ -67,7 +67,7 @@ def best_within_hours(problem: Problem, n_experts: Numbers) -> Optima:
                     column[row] = getattr(best, name)
                 if budgets.ndim == 0:
                     bound[row] = size_bound(best)
-    return Optima(
+    return BestModels(
         n_experts=experts.reshape(shape),
         **{name: column.reshape(shape) for name, column in columns.items()},
         size_bound=bound.reshape(shape),
@@ -110,7 +110,7 @@ def in_draws(problem: Problem, e: float, speeds: Array, coefficients: ByName) ->
     for candidates in candidates_within(problem, e, (problem.budget_hours, problem.budget_hours)):
         shapes, tokens = _most_tokens(without_cap, candidates, hours)
         # the hours also serve tokens, at the drawn speed; the cap on tokens is the same at any speed
-        tokens = np.floor((tokens + problem.served) * speeds[:, None] - problem.served)
+        tokens = np.floor((tokens + problem.inference_equivalent) * speeds[:, None] - problem.inference_equivalent)
         tokens = np.where(tokens >= 1, np.minimum(tokens, problem.cap), 0.0)
         best = _best_of_shapes(problem, candidates.models, shapes, tokens, drawn)
         more = best["n_tokens"][:, None] * (1 + GAIN)

@@ -1,4 +1,7 @@
-"""The bounds on the size of a model beside the budget: memory, speed of serving, and the chips that train it."""
+"""The bounds on a real size beside the budget: memory, speed of serving, and the chips that train it.
+
+Those of the grid's shapes, which plans by hours choose from, are in space/model_grid.py.
+"""
 
 import dataclasses
 from collections.abc import Callable

@@ -13,12 +13,12 @@ from fit.model.architecture import Architecture
 from fit.planning.inputs.constraints import Constraints
 from fit.planning.inputs.problem import BAND, Problem
 from fit.planning.search import by_flops, by_hours, infeasible
-from fit.planning.search.optima import Optima
+from fit.planning.search.best_models import BestModels
 
 NEAR = 1e-4  # as good as the best: within this share of its loss
 
 
-def best_models(problem: Problem, n_experts: Numbers, coefficients: ByName | None = None) -> Optima:
+def best_models(problem: Problem, n_experts: Numbers, coefficients: ByName | None = None) -> BestModels:
     """The best model at each number of experts.
 
     Args:
@@ -35,7 +35,7 @@ def best_models(problem: Problem, n_experts: Numbers, coefficients: ByName | Non
     return by_flops.best_within_flops(problem, n_experts, coefficients or problem.law.coefficients)
 
 
-def best_of_each_number(problem: Problem) -> Optima:
+def best_of_each_number(problem: Problem) -> BestModels:
     """The best model at each allowed number of the problem's experts.
 
     Raises:
@@ -57,7 +57,7 @@ def allowed_experts(law: Law, experts: Floats) -> Array:
     return np.array(sorted(experts if law.reads_n_experts else law.experts), float)
 
 
-def near_optimal(problem: Problem, solved: Optima) -> tuple[Array, Array]:
+def near_optimal(problem: Problem, solved: BestModels) -> tuple[Array, Array]:
     """The sizes whose loss is within BAND of the best.
 
     Args:

@@ -18,7 +18,7 @@ from fit.model.architecture import INFERENCE, training_flops
 from fit.planning.inputs.problem import Problem
 from fit.planning.inputs.training_chips import SECONDS_PER_HOUR
 from fit.planning.search import by_hours, solver
-from fit.planning.search.optima import Optima
+from fit.planning.search.best_models import BestModels
 from fit.planning.space import size_speeds
 from fit.results import NOT_IN_JSON, Record, optional
 
@@ -69,7 +69,7 @@ class Target(Record):
         return self.best[self.least]
 
 
-def least_flops(
+def least_budget(
     problem: Problem, n_experts: float, loss: float, least: float | None = None, times: float = 1e12
 ) -> float | None:
     """The least budget with which models of one number of experts reach a loss.
@@ -125,7 +125,7 @@ def reach(problem: Problem, loss: float) -> tuple[Problem, Target]:
     least = float(training_flops(smallest, 1) + INFERENCE * smallest * problem.constraints.inference_tokens)
     rows: list[TargetRow] = []
     for e in experts:
-        flops = least_flops(problem, e, loss, least, units.LARGEST / least)
+        flops = least_budget(problem, e, loss, least, units.LARGEST / least)
         if flops is None:
             rows.append(TargetRow(n_experts=int(e), flops=None))
             continue
@@ -161,7 +161,7 @@ def front(problem: Problem) -> list[TargetRow]:
     return rows
 
 
-def _row(problem: Problem, solved: Optima, i: SupportsIndex | tuple[()]) -> TargetRow:
+def _row(problem: Problem, solved: BestModels, i: SupportsIndex | tuple[()]) -> TargetRow:
     """The i-th optimum with its FLOPs and, on chips, its hours and dollars."""
     model = solved.row(i)
     training = float(training_flops(model["n_active"], model["n_tokens"]))

@@ -21,9 +21,8 @@ from fit.fitting import learning_rate
 from fit.messages import sentences
 from fit.messages.finding import Finding, finding
 from fit.messages.units import say
-from fit.model.architecture import BATCH_RAMP, PAPER, Model
+from fit.model.architecture import BATCH_RAMP, PAPER, Model, Ramp
 from fit.model.shape import ModelShape
-from fit.planning.inputs.mesh import Ramp
 from fit.planning.space import ramps, rates
 
 PAPERS_LAW = "joint-moe-2025"
@@ -112,7 +111,14 @@ class Recipe:
         )
 
 
-def recipe_of(law: Law, model: Model, n_tokens: float, family: bool = False, batches: Ramp | None = None) -> Recipe:
+def recipe_of(  # noqa: PLR0913  what a recipe depends on
+    law: Law,
+    model: Model,
+    n_tokens: float,
+    family: bool = False,
+    batches: Ramp | None = None,
+    as_published: bool | None = None,
+) -> Recipe:
     """The Recipe of a planned model.
 
     Args:
@@ -122,10 +128,13 @@ def recipe_of(law: Law, model: Model, n_tokens: float, family: bool = False, bat
       family: whether the model is built like a published one, whose vocabulary and blocks are not those of the law's
         runs.
       batches: those of its layout, where it has one; None for the best.
+      as_published: whether its recipe is that of published models; None where its size tells.
     """
     base, overrides = runs_config(law, _has_papers_shape(model))
-    is_large_enough = rates.run_of(model.shape, n_tokens, PRETRAIN_SEQUENCE).active >= rates.SMALLEST
-    if is_large_enough and (family or base is None or beyond(law, model, n_tokens) > 1):
+    if as_published is None:
+        is_large_enough = rates.run_of(model.shape, n_tokens, PRETRAIN_SEQUENCE).active >= rates.SMALLEST
+        as_published = is_large_enough and (family or base is None or beyond(law, model, n_tokens) > 1)
+    if as_published:
         return _of_published_models(law, model, n_tokens, family, batches)
     return _of_the_runs(law, model, n_tokens, base, overrides, batches)
 

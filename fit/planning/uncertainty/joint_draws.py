@@ -50,7 +50,7 @@ class Draws:
 
 
 @dataclasses.dataclass(frozen=True)
-class Solved:
+class BestInDraws:
     """The best models in the draws: arrays [n_experts, n_draws].
 
     Attributes:
@@ -111,7 +111,7 @@ def of_problem(problem: Problem, experts: Floats) -> Draws:
     return Draws(n, rows, coefficients, speeds)
 
 
-def solve_draws(problem: Problem, experts: Floats, draws: Draws) -> Solved:
+def solve_draws(problem: Problem, experts: Floats, draws: Draws) -> BestInDraws:
     """The best model with each number of experts in each draw."""
     columns = []
     for e, speeds in zip(experts, draws.log_speeds, strict=True):
@@ -120,12 +120,12 @@ def solve_draws(problem: Problem, experts: Floats, draws: Draws) -> Solved:
         else:
             best = _by_flops(problem.at(e), float(e), draws)
         columns.append(best)
-    names = [field.name for field in dataclasses.fields(Solved)]
-    return Solved(**{name: np.array([best[name] for best in columns]) for name in names})
+    names = [field.name for field in dataclasses.fields(BestInDraws)]
+    return BestInDraws(**{name: np.array([best[name] for best in columns]) for name in names})
 
 
 def _by_flops(problem: Problem, e: float, draws: Draws) -> ByName:
-    """The best model with e experts in each draw, within FLOPs: fields of Solved, [n_draws]."""
+    """The best model with e experts in each draw, within FLOPs: fields of BestInDraws, [n_draws]."""
     law = problem.law
     coefficients = draws.coefficients or law.coefficients
     solved = solver.best_models(problem, np.full(draws.n, e), coefficients)

@@ -1,6 +1,6 @@
 """How sure a plan is: in how many of its joint draws each number of experts is the best, and what a wrong one costs.
 
-In each draw (joint_draws.py) every number of experts has its best model among the candidates of the plan. The
+In each draw (joint_draws.py) every number of experts has its best model: by hours of the candidates of the plan. The
 recommendation is the number of experts of the least expected loss. As the draws are the same for all questions, more
 chips or hours are never worse.
 
@@ -18,12 +18,12 @@ from fit.fitted_law import law_counts
 from fit.fitted_law.law import Law
 from fit.model.architecture import training_flops
 from fit.planning.chosen.buildable import Buildable
+from fit.planning.chosen.chips_used import TrainingChips
 from fit.planning.chosen.optimum import Optimum
 from fit.planning.inputs.problem import Problem
-from fit.planning.inputs.training_chips import TrainingChips
 from fit.planning.search import solver
 from fit.planning.uncertainty import joint_draws, measurement
-from fit.planning.uncertainty.joint_draws import Draws, Solved
+from fit.planning.uncertainty.joint_draws import BestInDraws, Draws
 from fit.planning.uncertainty.measurement import Measurement
 from fit.results import Record, optional
 
@@ -143,19 +143,26 @@ class Ranking:
       optima: The best model with each number of experts by the medians.
       draws: The draws.
       solved: The best models in the draws.
-      order: Indices of the optima, from the least expected loss on.
+      order: Indices of the optima: from the least expected loss on or, by_medians, from the least loss on.
+      by_medians: Whether a loss is to be reached, which is by the medians of law and speeds.
     """
 
     problem: Problem
     optima: list[Optimum]
     draws: Draws
-    solved: Solved
+    solved: BestInDraws
     order: list[int]
+    by_medians: bool
 
     @property
     def recommended(self) -> Optimum:
-        """The one of the least expected loss."""
+        """The first one."""
         return self.optima[self.order[0]]
+
+    @property
+    def expected_loss(self) -> float:
+        """The mean over the draws of the loss of the recommended number of experts."""
+        return float(self.solved.loss[self.order[0]].mean())
 
     @property
     def best_by_median(self) -> Optimum:
@@ -163,13 +170,14 @@ class Ranking:
         return min(self.optima, key=lambda row: row.loss)
 
 
-def ranked(problem: Problem, optima: list[Optimum]) -> Ranking:
-    """The ranking of the optima of a problem."""
+def ranked(problem: Problem, optima: list[Optimum], by_medians: bool = False) -> Ranking:
+    """The ranking of the optima of a problem. by_medians: as in Ranking."""
     experts = np.array([row.n_experts for row in optima], float)
     draws = joint_draws.of_problem(problem, experts)
     solved = joint_draws.solve_draws(problem, experts, draws)
-    order = np.argsort(solved.loss.mean(axis=1), kind="stable")
-    return Ranking(problem, optima, draws, solved, order.tolist())
+    losses = [row.loss for row in optima] if by_medians else solved.loss.mean(axis=1)
+    order = np.argsort(losses, kind="stable")
+    return Ranking(problem, optima, draws, solved, order.tolist(), by_medians)
 
 
 def of_ranking(

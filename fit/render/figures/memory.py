@@ -19,7 +19,7 @@ from fit.messages import units
 from fit.planning.inputs.constraints import Constraints
 from fit.planning.inputs.problem import Problem
 from fit.planning.search import solver
-from fit.planning.search.optima import Optima
+from fit.planning.search.best_models import BestModels
 from fit.render.figures import style
 
 MOST_DRAWS = 50  # of the band of the best E: each is solved at every memory
@@ -27,7 +27,7 @@ MOST_DRAWS = 50  # of the band of the best E: each is solved at every memory
 RING: style.Look = dict(marker="o", color="black", markerfacecolor="none", markersize=8, linestyle="none")
 
 
-def _models(optima: Optima) -> tuple[Array, Array, Array]:
+def _models(optima: BestModels) -> tuple[Array, Array, Array]:
     """n_active, n_tokens and loss [k] of optima."""
     return optima.n_active, optima.n_tokens, optima.loss
 

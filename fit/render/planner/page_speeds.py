@@ -18,8 +18,9 @@ from fit.fitted_law.law import Law
 from fit.model import efficiencies
 from fit.model.architecture import TRAINING
 from fit.planning.inputs.constraints import Constraints
-from fit.planning.inputs.grid import Grid, ShapeRequest
+from fit.planning.inputs.grid import Grid
 from fit.planning.inputs.problem import Problem
+from fit.planning.inputs.requests import ShapeRequest
 from fit.planning.inputs.training_chips import MEMORY_SHARE, MFU, SECONDS_PER_HOUR, Chips
 from fit.planning.space import candidate_search
 from fit.planning.space.candidates import Candidates

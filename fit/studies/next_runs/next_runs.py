@@ -20,7 +20,7 @@ from fit.model.architecture import Architecture, training_flops
 from fit.planning.inputs.constraints import Constraints
 from fit.planning.inputs.problem import Problem
 from fit.planning.search import solver
-from fit.planning.search.optima import Optima
+from fit.planning.search.best_models import BestModels
 from fit.studies.next_runs import design
 from fit.studies.next_runs.design import Possible
 from fit.table.runs import Runs, read_runs, split
@@ -122,7 +122,7 @@ def _design(linear: design.Linearised, possible: Possible, gradients: Array, goa
     )
 
 
-def _weights_of_plan(solved: Optima, best: int, others: list[int], scatter: Noise, before: Array) -> Array:
+def _weights_of_plan(solved: BestModels, best: int, others: list[int], scatter: Noise, before: Array) -> Array:
     """[g]: weights of the goals of a plan, the loss of the best and the gaps of the others to it.
 
     The loss has weight 1, a gap of z standard errors exp(-z^2 / 2): gaps that are not settled count most.
@@ -175,7 +175,7 @@ def _by_stage(errors: Array) -> Json:
     return dict(zip(STAGES, errors.tolist(), strict=True))
 
 
-def _plan(solved: Optima, best: int, others: list[int], errors: Array) -> Json:
+def _plan(solved: BestModels, best: int, others: list[int], errors: Array) -> Json:
     """The expected precision of a plan.
 
     Args:

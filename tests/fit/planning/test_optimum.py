@@ -1,4 +1,4 @@
-"""Optima against brute force, the paper's Tables 1 and 2, and counts written out by hand."""
+"""BestModels against brute force, the paper's Tables 1 and 2, and counts written out by hand."""
 
 import dataclasses
 import json
@@ -230,11 +230,11 @@ def test_flops_of_dense_inverts_the_optimum(law):
         Constraints(flops=1e22, memory_bytes=8e10, kv_tokens=16384.0, inference_tokens=1e11),
     ):
         best = np.nanmin(solver.best_of_each_number(Problem(law, PAPER, constraints, law.experts)).loss)
-        needed = target.least_flops(Problem(law, PAPER, constraints), 1.0, best)
+        needed = target.least_budget(Problem(law, PAPER, constraints), 1.0, best)
         dense = solver.best_of_each_number(Problem(law, PAPER, dataclasses.replace(constraints, flops=needed), [1]))
         assert dense.loss[0] == pytest.approx(best, rel=1e-9) and needed > constraints.flops
     # 24 GB never hold a dense model as good as 32 experts without a limit.
-    assert target.least_flops(Problem(law, PAPER, Constraints(flops=1e22, memory_bytes=1e9)), 1.0, 2.07) is None
+    assert target.least_budget(Problem(law, PAPER, Constraints(flops=1e22, memory_bytes=1e9)), 1.0, 2.07) is None
 
 
 def test_a_root_without_a_change_of_sign_is_nan():

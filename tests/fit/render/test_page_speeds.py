@@ -11,8 +11,8 @@ from planner_tab import Planner, calculating_tab, typed
 from fit import __main__ as command_line
 from fit.fitted_law.law import load
 from fit.planning.inputs.constraints import Constraints
-from fit.planning.inputs.grid import ShapeRequest
 from fit.planning.inputs.problem import Problem
+from fit.planning.inputs.requests import ShapeRequest
 from fit.planning.inputs.training_chips import MEMORY_SHARE, Chips
 from fit.planning.search.solver import best_of_each_number
 from fit.planning.space import calibration, candidate_search

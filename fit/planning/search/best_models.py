@@ -9,11 +9,11 @@ import numpy as np
 from fit.aliases import Json
 from fit.planning.space.candidates import BestCandidate
 
-COLUMNS = ("n_active", "n_total", "n_tokens", "loss", "d_model")  # numbers of Optima
+COLUMNS = ("n_active", "n_total", "n_tokens", "loss", "d_model")  # numbers of BestModels
 
 
 @dataclasses.dataclass(frozen=True)
-class Optima:
+class BestModels:
     """The best models. All attributes are arrays of one shape; numbers are NaN where no model is feasible.
 
     Attributes:
