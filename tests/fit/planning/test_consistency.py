@@ -3,6 +3,8 @@
 Axes: n budgets.
 """
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -42,6 +44,28 @@ def test_where_text_runs_out_before_the_hours_speeds_decide_nothing():
     for row in plan.odds.experts:
         assert row.n_tokens == [1e10, 1e10]
     assert plan.odds.speed_share < 0.02
+
+
+def skewed(law):
+    """The law with ten draws, in three of which many experts are far worse, so that mean and median disagree."""
+    draws = {name: np.full(10, value) for name, value in law.coefficients.items()}
+    draws["gamma"] = draws["gamma"] * ([1] * 7 + [2, 2, 3])
+    rows = np.stack([draws[name] for name in law.form.names], axis=1).tolist()
+    return dataclasses.replace(law, bootstrap=dataclasses.replace(law.bootstrap, draws=rows))
+
+
+def test_the_odds_are_of_the_number_of_experts_that_is_recommended():
+    """By a budget the least expected loss decides, by a loss to reach the medians, at which it is reached."""
+    law = skewed(load(LAW))
+    by_budget = make_plan.best_plan(law, PlanOptions(flops=1e20))
+    assert by_budget.odds.recommended == by_budget.best.n_experts != by_budget.odds.by_median
+    by_target = make_plan.best_plan(law, PlanOptions(target_loss=2.6))
+    assert by_target.odds.recommended == by_target.best.n_experts == by_target.odds.by_median
+
+
+def test_a_cap_that_does_not_bind_costs_nothing():
+    plan = make_plan.best_plan(skewed(load(LAW)), PlanOptions(flops=1e20, max_tokens=1e17))
+    assert plan.loss_of_token_cap == 0
 
 
 def test_a_mesh_of_devices_is_counted_in_chips():
