@@ -11,6 +11,7 @@ FILES = {
     "TABLE.json": '{"1": 0.4, "8": 0.3}',
     "WRONG.json": '{"1": 40, "2": 0.3}',
     "LIST.json": "[0.4]",
+    "ZERO.json": '{"0": 0.4, "1": 0.4}',
     "RISING.json": '{"form": "chinchilla", "coefficients": {"A": 1, "B": 1, "E": 1, "alpha": -0.1, "beta": 0.3}}',
     "one_speed.csv": "d_model,n_experts,tokens_per_second\n2048,1,1e6\n",
     "other_chip.csv": "d_model,n_experts,tokens_per_second,chip\n2048,1,1e6,v5p\n2048,8,1e6,v5p\n",

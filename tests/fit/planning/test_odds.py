@@ -14,10 +14,11 @@ import fit
 from fit.fitted_law.law import load
 from fit.model import efficiencies
 from fit.model.architecture import PAPER
-from fit.planning import joint_draws, measurement, planning
-from fit.planning.constraints import Constraints
-from fit.planning.options import PlanOptions
-from fit.planning.problem import Problem
+from fit.planning import make_plan
+from fit.planning.inputs.constraints import Constraints
+from fit.planning.inputs.options import PlanOptions
+from fit.planning.inputs.problem import Problem
+from fit.planning.uncertainty import joint_draws, measurement
 from fit.table.runs import Errors
 
 JOINT = "joint-moe-2025"
@@ -135,7 +136,7 @@ def test_the_share_of_the_budget_that_a_choice_costs_makes_up_for_it(budget, lim
 
 def test_without_spread_everything_is_the_median():
     problem = asked(with_draws(JOINT), NO_SPREAD)
-    plan = planning.plan_within(dataclasses.replace(problem, experts=(1, 8, 32)))
+    plan = make_plan.plan_within(dataclasses.replace(problem, experts=(1, 8, 32)))
     found = plan.odds
     assert found.recommended == found.by_median == min(plan.optima, key=lambda row: row.loss).n_experts
     assert found.row(found.recommended).best_in_draws == found.draws == 200
@@ -248,7 +249,7 @@ def test_a_measurement_never_makes_a_choice_worse(mean, known, unknown):
 def test_what_is_measured_is_what_decides():
     """Where speeds alone are open, an hour of both settles it. Where the law alone is, so do runs."""
     problem = asked(with_draws(JOINT), dict(within_source=0.3), chips="H100:64", hours=240.0)
-    plan = planning.plan_within(dataclasses.replace(problem, experts=(8, 16)))
+    plan = make_plan.plan_within(dataclasses.replace(problem, experts=(8, 16)))
     found = plan.odds
     assert found.settled is False and found.speed_share == pytest.approx(1)
     assert found.measurement.of == "speeds" and found.measurement.settles

@@ -15,8 +15,10 @@ from fit.fitted_law.law import load
 from fit.laws import FORMS
 from fit.model import architecture
 from fit.model.chips import CHIPS
-from fit.planning import cost, optimum
-from fit.planning.problem import Problem
+from fit.planning.inputs.constraints import Constraints
+from fit.planning.inputs.problem import Problem
+from fit.planning.inputs.training_chips import Chips
+from fit.planning.search import solver
 from fit.render import tables
 
 PAPER = architecture.Architecture()
@@ -113,7 +115,7 @@ def test_constrained_optimum_is_brute_force(flops, memory, kv, served, cap, e, n
 
     if flops is None and (memory is None or cap is None):
         return
-    constraints = optimum.Constraints(
+    constraints = Constraints(
         flops=power(flops),
         memory_bytes=power(memory),
         kv_tokens=kv,
@@ -126,7 +128,7 @@ def test_constrained_optimum_is_brute_force(flops, memory, kv, served, cap, e, n
         if k < 1:
             form = FORMS[f"{law.form.name}_coupled"]
             law = dataclasses.replace(law, form=form, coefficients=law.coefficients | {"k": k}, bootstrap=None)
-        result = optimum.best_models(Problem(law, PAPER, constraints), e)
+        result = solver.best_models(Problem(law, PAPER, constraints), e)
         expected = brute_force(law.chinchilla_coefficients_at(e), e, constraints)
     assert bool(result.feasible) == (expected is not None)
     if expected is not None:
@@ -144,11 +146,9 @@ def test_optimum_on_chips_is_brute_force(law, kind, count):
     """18 bytes a parameter over all chips and, on each, 512 tokens, 8,192 in all. A token leaves 4 bytes of a unit of
     width in each block. Beside these, a device has a block at work or, where that takes more, the loss."""
     flops = 1e23
-    chips = cost.Chips(kind, count, 0.4)
+    chips = Chips(kind, count, 0.4)
     for e in (1, 2, 8, 64):
-        result = optimum.best_models(
-            Problem(law, PAPER, optimum.Constraints(flops=flops, memory_bytes=1e12, chips=chips)), e
-        )
+        result = solver.best_models(Problem(law, PAPER, Constraints(flops=flops, memory_bytes=1e12, chips=chips)), e)
         d = np.exp(np.linspace(np.log(64.0), np.log(3e5), 2_000_001))
         size, total = (2 * d * 50257 + weights * d**3 / 64 for weights in (13, 4 + 9 * e))
         tokens = max(512, 8192 / count)

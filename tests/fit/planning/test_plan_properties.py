@@ -18,12 +18,20 @@ from fit.model.chips import CHIPS
 from fit.model.layout import Layout
 from fit.model.shape import ModelShape
 from fit.model.step_cost import step_cost
-from fit.planning import by_hours, grid, joint_draws, optimum, rates
-from fit.planning.options import PlanOptions
-from fit.planning.problem import Problem
+from fit.planning.inputs import grid
+from fit.planning.inputs.options import PlanOptions
+from fit.planning.inputs.problem import Problem
+from fit.planning.search import by_hours, solver
+from fit.planning.space import rates
+from fit.planning.uncertainty import joint_draws
 
 JOINT = "joint-moe-2025"
 SAME = 1 + 1e-9  # rounding of a loss
+
+
+def best_of(problem, n_experts):
+    """The best candidate of a problem by hours with a number of experts; None where there is none."""
+    return by_hours.best_within_hours(problem, n_experts).candidates[0]
 
 
 def asked(chips, hours, layouts, **limits):
@@ -97,7 +105,7 @@ def test_more_is_never_worse_at_random(what):
                 "memory": dict(chips=f"{kind}:{count}", hours=hours, memory_gb=30 * share),
                 "tokens": dict(chips=f"{kind}:{count}", hours=hours, max_tokens=1e11 * share),
             }
-            found = by_hours.best_of(asked(layouts=COARSE, **question[what]), e)
+            found = best_of(asked(layouts=COARSE, **question[what]), e)
             losses.append(math.inf if found is None else found.loss)
         assert never_worse(losses)
         n_falls += losses[-1] < losses[0]
@@ -237,7 +245,7 @@ def test_brute_force_agrees(e):
     for hours in np.geomspace(0.3, 2400, 12):
         for limits in ({}, dict(max_tokens=float(2e8 * hours))):
             question = asked("H100:16", float(hours), LESS, **limits)
-            assert by_hours.best_of(question, e).loss == pytest.approx(by_loops(e, hours, **limits), rel=1e-6)
+            assert best_of(question, e).loss == pytest.approx(by_loops(e, hours, **limits), rel=1e-6)
 
 
 @pytest.mark.parametrize("e", [1, 8])
@@ -276,7 +284,7 @@ def test_what_is_built_is_near_the_line(law, e):
     """
     rng = random.Random(e)
     limits = [{}]
-    if load(law).closed_form:
+    if load(law).reduces_to_chinchilla:
         limits = [dict(memory_gb=160), dict(max_tokens=3e10), dict(inference_tokens=1e11)]
         limits += [dict(shape=dict(paper=True)), dict(shape=dict(paper=True), max_tokens=3e10)]
     for limit, kv_share in itertools.product(limits, (None, 0.25)):
@@ -322,10 +330,10 @@ def test_budgets_together_answer_as_each_alone():
     """Hours in an array share candidates, and have the best of each number of hours alone, in counts and loss."""
     hours = np.array([[1.0, 30.0, 31.0], [1e-15, 100.0, 1e5]])
     problem = asked("H100:61", 100, COARSE)
-    together = optimum.best_models(problem.with_budget(hours), 8.0)
+    together = solver.best_models(problem.with_budget(hours), 8.0)
     assert together.loss.shape == hours.shape and not together.feasible[1, 0]
     for i in np.ndindex(*hours.shape):
-        alone = by_hours.best_of(problem.with_budget(float(hours[i])), 8.0)
+        alone = best_of(problem.with_budget(float(hours[i])), 8.0)
         assert together.feasible[i] == (alone is not None)
         if alone is not None:
             row = together.row(i, ("n_active", "n_total", "n_tokens", "loss", "d_model"))
