@@ -91,7 +91,8 @@ def test_twenty_questions_by_hours(tab, capsys):
             assert row["loss"] == pytest.approx(of_line[row["n_experts"]]["loss"], rel=1e-3), state
             hours = of_line[row["n_experts"]]["cost"]["training_hours"]
             assert row["cost"]["training_hours"] == pytest.approx(hours, rel=3e-2), state
-            assert row["speed"]["mfu"] == pytest.approx(of_line[row["n_experts"]]["speed"]["mfu"], rel=8e-2), state
+            mfu = of_line[row["n_experts"]]["speed"]["mfu"][1]  # its range is that of the chips that are used
+            assert row["speed"]["mfu"][1] == pytest.approx(mfu, rel=8e-2), state
         served = best["n_tokens"] + float(state.get("inference_tokens", 0)) / 3
         assert served / best["speed"]["tokens_per_second"][1] / 3600 <= float(state["hours"]) * (1 + 1e-9)
         assert "memory_gb" not in state or best["memory_bytes"] <= 1e9 * float(state["memory_gb"])
