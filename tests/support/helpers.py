@@ -16,6 +16,24 @@ import warm
 
 ROOT = pathlib.Path(__file__).parents[2]
 
+# in front of a config file: where a trainer reads it, each process of a run keeps what it compiles. On CPUs the key of a
+# compiled program is the process's own, while jax keeps those of the first process alone: the others would compile
+# everything at each start
+KEPT_BY_ALL = """
+import sys
+
+compiler = sys.modules.get("jax._src.compiler")
+if compiler and compiler._cache_write.__name__ == "_cache_write":
+    cache_write = compiler._cache_write
+
+    def write_by_all(key, seconds, name, backend, executable):
+        if compiler.distributed.global_state.process_id:
+            compiler.compilation_cache.put_executable_and_time(key, name, executable, backend, int(seconds))
+        else:
+            cache_write(key, seconds, name, backend, executable)
+
+    compiler._cache_write = write_by_all
+"""
 CONFIG = """
 from configs import quickstart
 
@@ -69,7 +87,8 @@ GROWING = ((0, 256), (4_096, 512))  # batches of two sizes: two steps to compile
 def write_config(folder, text_glob, batch_tokens=GROWING[:1], checkpoint_every=20):
     """A config file in `folder`; its runs take a few seconds, and each save as long as a dozen of its steps."""
     path = folder / "tiny.py"
-    path.write_text(CONFIG.format(path=text_glob, batch_tokens=batch_tokens, checkpoint_every=checkpoint_every))
+    fields = CONFIG.format(path=text_glob, batch_tokens=batch_tokens, checkpoint_every=checkpoint_every)
+    path.write_text(KEPT_BY_ALL + fields)
     return path
 
 
