@@ -77,7 +77,7 @@ if log and log.Log.write.__name__ == "write":
     def slowly(self, *values):
         write(self, *values)
         if pathlib.Path({slow!r}).exists():
-            time.sleep(0.5)
+            time.sleep(1)
 
     log.Log.write = slowly
 """
@@ -93,7 +93,7 @@ def write_config(folder, text_glob, batch_tokens=GROWING[:1], checkpoint_every=2
 
 
 def slow_steps(config: pathlib.Path) -> pathlib.Path:
-    """Has the trainers of a config file take half a second a step, and no processor, while the returned file exists:
+    """Has the trainers of a config file take a second a step, and no processor, while the returned file exists:
     a run is long enough for what is done to it meanwhile, and short once the file is gone."""
     slow = config.with_suffix(".slow")
     slow.touch()
