@@ -16,9 +16,9 @@ import warm
 
 ROOT = pathlib.Path(__file__).parents[2]
 
-# in front of a config file: where a trainer reads it, each process of a run keeps what it compiles. On CPUs the key of a
-# compiled program is the process's own, while jax keeps those of the first process alone: the others would compile
-# everything at each start
+# in front of a config file: where a trainer reads it, every process of a run keeps what it compiles. On CPUs the key of
+# a program in the cache differs by process, and jax writes those of the first process alone: the others would compile
+# all of it at each start
 KEPT_BY_ALL = """
 import sys
 
@@ -152,11 +152,12 @@ def begin(module: str, flags, env: dict, **places):
     return subprocess.Popen(command(module, *flags), env=env, text=True, **places)
 
 
-def wait_until(condition, processes=(), seconds: float = 200.0) -> None:
-    """Waits until `condition()` holds, a process has ended, or `seconds`, far too long, have passed."""
+def wait_until(condition, processes=(), seconds: float = 200.0, every: float = 0.02) -> None:
+    """Waits until `condition()` holds, a process has ended, or `seconds`, far too long, have passed; looks `every` so
+    many seconds."""
     deadline = time.monotonic() + seconds
     while not condition() and all(p.poll() is None for p in processes) and time.monotonic() < deadline:
-        time.sleep(0.005)
+        time.sleep(every)
 
 
 def spawn(module: str, *flags, env: dict | None = None, **places) -> subprocess.Popen:
