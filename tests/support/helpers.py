@@ -26,11 +26,11 @@ compiler = sys.modules.get("jax._src.compiler")
 if compiler and compiler._cache_write.__name__ == "_cache_write":
     cache_write = compiler._cache_write
 
-    def write_by_all(key, seconds, name, backend, executable):
-        if compiler.distributed.global_state.process_id:
+    def write_by_all(key, seconds, name, backend, executable, *callbacks):  # jax 0.10 has callbacks
+        if compiler.distributed.global_state.process_id and not any(callbacks):
             compiler.compilation_cache.put_executable_and_time(key, name, executable, backend, int(seconds))
         else:
-            cache_write(key, seconds, name, backend, executable)
+            cache_write(key, seconds, name, backend, executable, *callbacks)
 
     compiler._cache_write = write_by_all
 """
