@@ -37,9 +37,10 @@ from fit.fitting.uncertainty import with_uncertainty
 from fit.laws import FORMS
 from fit.model import efficiencies, measured
 from fit.model.architecture import PAPER
-from fit.planning import by_hours, joint_draws
-from fit.planning.options import PlanOptions
-from fit.planning.problem import Problem
+from fit.planning.inputs.options import PlanOptions
+from fit.planning.inputs.problem import Problem
+from fit.planning.search import by_hours
+from fit.planning.uncertainty import joint_draws
 
 LAWS = flags.DEFINE_integer("laws", 40, "Number of simulated laws.")
 NOISE = 0.005  # of a run, in ln loss
@@ -158,7 +159,7 @@ def add_intervals(
     law: Law,
     truth: dict[str, float],
     calibration: efficiencies.Calibration,
-    found: tuple[joint_draws.Solved, joint_draws.Solved, joint_draws.Solved, np.ndarray],
+    found: tuple[joint_draws.BestInDraws, joint_draws.BestInDraws, joint_draws.BestInDraws, np.ndarray],
     chosen: int,
 ) -> None:
     """Adds whether the 80% intervals of a plan hold the truth."""

@@ -30,8 +30,9 @@ from absl import app, flags
 from ml_collections import ConfigDict
 
 import fit
-from fit.planning import plan_config, planning
-from fit.planning.options import PlanOptions
+from fit.planning import make_plan
+from fit.planning.emit import plan_config
+from fit.planning.inputs.options import PlanOptions
 from fit.planning.plan import Plan
 from jmoe.config import schema
 from jmoe.config.check import check_config, check_mesh
@@ -128,7 +129,7 @@ def accelerator(kind: str, count: int) -> tuple[str, int]:
 def plan_of(case: Case) -> Plan:
     """Returns the plan of a case; fit.UserError if none is feasible."""
     limits = dict(case.limits) | dict(chips=f"{case.kind}:{case.count}", hours=case.hours)
-    return planning.best_plan(fit.load(case.law), PlanOptions.parse(**limits))
+    return make_plan.best_plan(fit.load(case.law), PlanOptions.parse(**limits))
 
 
 def config_of(case: Case, plan: Plan, folder: str) -> ConfigDict:

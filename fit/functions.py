@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from fit.errors import UserError
 from fit.fitted_law.forecast import PredictOptions
 from fit.fitting.options import FitOptions
-from fit.planning.options import BudgetOptions, PlanOptions
+from fit.planning.inputs.options import BudgetOptions, PlanOptions
 from fit.render.plot_options import PlotOptions
 from fit.render.report_options import ReportOptions
 from fit.signatures import takes_options
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from fit.fitted_law.forecast import Forecast
     from fit.fitted_law.law import Law
-    from fit.planning.comparison import Comparison
     from fit.planning.plan import Plan
+    from fit.planning.several_laws.comparison import Comparison
     from fit.results import Page
     from fit.studies.architecture_search.search import Holistic
     from fit.studies.next_runs.add import AddedRuns
@@ -164,9 +164,9 @@ def plan(law: "Law | str | os.PathLike", *, options: PlanOptions) -> "Plan":
     Raises:
       UserError: A limit cannot be used, or no model is feasible.
     """
-    from fit.planning import planning
+    from fit.planning import make_plan
 
-    return planning.plan(load(law), options)
+    return make_plan.plan(load(law), options)
 
 
 @takes_options
@@ -183,7 +183,7 @@ def compare(laws: "Sequence[Law | str | os.PathLike] | None" = None, *, options:
       UserError: No law has a feasible model, or a law cannot be planned with.
     """
     from fit.fitted_law import law as law_module
-    from fit.planning import compare as comparison
+    from fit.planning.several_laws import compare as comparison
 
     return comparison.compare([law_module.load(each, "laws") for each in laws or comparison.LAWS], options)
 
@@ -354,7 +354,7 @@ def plot(law: "Law | str | os.PathLike", runs: object = None, *, options: PlotOp
     Raises:
       UserError: The law or the runs do not allow the figure.
     """
-    from fit.planning.options import experts_to_compare
+    from fit.planning.inputs.options import experts_to_compare
     from fit.render import figures
 
     loaded = load(law)
@@ -426,7 +426,7 @@ def page(
     Raises:
       UserError: The page does not know the formula of a law, or there are no such chips.
     """
-    from fit.planning.options import kind_and_count
+    from fit.planning.inputs.options import kind_and_count
     from fit.render import figures
     from fit.render.planner import page as planner
     from fit.results import Page

@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Sequence
 
 from fit.errors import UserError
-from fit.planning.fields_of_flags import FIELDS
+from fit.planning.inputs.fields_of_flags import FIELDS
 
 # {command: {(flag, value): what is typed in its place, "" for nothing}}; the value None stands for any
 WORDS: dict[str, dict[tuple[str, str | None], str]] = {

@@ -19,7 +19,7 @@ from fit.fitting.options import FitOptions
 from fit.messages import lines
 from fit.messages.finding import Finding
 from fit.messages.lines import WARNING, Line
-from fit.planning import odds_of_law
+from fit.planning.uncertainty import odds_of_law
 from fit.render import forms_answer, law_answer, law_details
 from fit.studies.speedup.of_runs import SpeedupOptions, of_runs
 from fit.table import selection

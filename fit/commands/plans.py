@@ -6,8 +6,10 @@ from fit import options
 from fit.commands import flags
 from fit.errors import UserError
 from fit.fitted_law.law import load
-from fit.planning import compare, plan_config, planning
-from fit.planning.options import BudgetOptions, PlanOptions
+from fit.planning import make_plan
+from fit.planning.emit import plan_config
+from fit.planning.inputs.options import BudgetOptions, PlanOptions
+from fit.planning.several_laws import compare
 from fit.render import figures
 from fit.studies.architecture_search import holistic_runs
 from fit.studies.architecture_search.search import HolisticOptions, search
@@ -43,7 +45,7 @@ class PlanCommand(PlanOptions, flags.OfLaw, flags.JsonOutput):
         law = load(self.law)
         if self.emit_config is not None:
             check_writable(self.emit_config)
-        plan = planning.plan(law, self)
+        plan = make_plan.plan(law, self)
         if self.emit_config is not None:
             write_text(self.emit_config, plan_config.source(law, plan, self.base_config))
             plan = dataclasses.replace(plan, emitted=self.emit_config)

@@ -3,9 +3,10 @@
 law.py                 a form with coefficients: losses, their intervals, its range; codec.py, law.json
 columns.py             what a law reads of models; intervals.py, percentiles over its draws
 parts.py, settings.py  its parts; bounds.py, of their values; tuning.py, the best rate and batch of a model
-models.py              the models behind it; table_architecture.py and expert_widths.py, how these are built
+models.py              the models behind it; table_architecture.py and expert_widths.py, how these are built;
+                       batches.py, their batches
 predictions.py         the losses of a table of models; forecast.py, the answer of fit predict
-law_counts.py          laws that count without the embedding
+law_counts.py          models of real size as a law reads them; repeated.py, a law of text that is read several times
 published_draws.py     draws of published laws
 presets/               fits of our own
 """

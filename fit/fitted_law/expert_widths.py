@@ -3,7 +3,7 @@
 This is for tables that do not tell the whole shape, so that n_total of a plan's models is that of the table. A mixture
 of E experts, of which a token uses k and s more are shared, has (n_total - n_active) / (E - k) weights in an expert.
 Their share of the active parameters, (k + s) (n_total - n_active) / ((E - k) n_active), fixes how wide an expert of an
-architecture is at a size. Its `split` says it: the granularity, how many times narrower than the dense layer.
+architecture is at a size. Its granularity says it: how many times narrower it is than the dense layer.
 
 Axes: n runs, all of mixtures.
 """
@@ -20,8 +20,8 @@ from fit.model.architecture import PAPER, Architecture, root
 from fit.results import Record
 
 # Between these the granularity of an expert is looked for.
-SMALLEST_SPLIT = 1e-3
-LARGEST_SPLIT = 1e6
+SMALLEST_GRANULARITY = 1e-3
+LARGEST_GRANULARITY = 1e6
 SMALLEST_SHARE = 1e-12  # of experts in the parameters
 USUAL_TOP_K = (1, 2, 4, 6, 8, 10, 12, 16, 32, 64)  # those that are tried where a table does not say it
 GROUPS = 8  # of sizes, for which the share of experts is recorded
@@ -76,8 +76,8 @@ class Shares(Record):
     share: tuple[Annotated[float, between(SMALLEST_SHARE, 1, "a share, above 0 and up to 1")], ...]
 
 
-def with_split(architecture: Architecture, split: float, top_k: int, shared: int) -> Architecture:
-    """The Architecture with experts `split` times narrower than the dense layer.
+def with_granularity(architecture: Architecture, granularity: float, top_k: int, shared: int) -> Architecture:
+    """The Architecture with experts so many times narrower than the dense layer.
 
     Args:
       top_k: experts that a token chooses.
@@ -85,8 +85,8 @@ def with_split(architecture: Architecture, split: float, top_k: int, shared: int
     """
     return dataclasses.replace(
         architecture,
-        granularity=split,
-        active_width=(top_k + shared) / split,
+        granularity=granularity,
+        active_width=(top_k + shared) / granularity,
         shared=shared,
         counts_routed_experts=True,
     )
@@ -98,29 +98,29 @@ def ratio_of(architecture: Architecture, n_active: Numbers, n_experts: Numbers) 
     return np.asarray(architecture.n_total(d_model, n_experts)) / n_active
 
 
-def split_of(architecture: Architecture, mixtures: Mixtures) -> float | None:
-    """The split with which the models of an architecture have the ratios of `mixtures`, at the median of these.
+def granularity_of(architecture: Architecture, mixtures: Mixtures) -> float | None:
+    """The granularity with which the models of an architecture have the ratios of `mixtures`, at the median of these.
 
     Returns:
-      None where no split has them.
+      None where none has them.
     """
     possible = mixtures.possible
     if 2 * possible.sum() <= len(possible):
         return None
     known = mixtures.part(possible)
 
-    def excess(log_splits: Numbers) -> Array:
-        """Of the ratio at these splits: falling, for narrower experts are fewer weights."""
+    def excess(log_granularities: Numbers) -> Array:
+        """Of the ratio at these granularities: falling, for narrower experts are fewer weights."""
         medians = []
-        for log_split in np.atleast_1d(log_splits):
-            candidate = with_split(architecture, float(np.exp(log_split)), mixtures.top_k, mixtures.shared)
+        for log_granularity in np.atleast_1d(log_granularities):
+            candidate = with_granularity(architecture, float(np.exp(log_granularity)), mixtures.top_k, mixtures.shared)
             ratio = ratio_of(candidate, known.n_active, known.n_experts)
             medians.append(np.median(np.log(ratio / known.ratio)))
         return np.array(medians)
 
-    bounds = np.log(np.atleast_2d((SMALLEST_SPLIT, LARGEST_SPLIT)).T)
-    log_split = float(root(excess, *bounds)[0])
-    return math.exp(log_split) if math.isfinite(log_split) else None
+    bounds = np.log(np.atleast_2d((SMALLEST_GRANULARITY, LARGEST_GRANULARITY)).T)
+    log_granularity = float(root(excess, *bounds)[0])
+    return math.exp(log_granularity) if math.isfinite(log_granularity) else None
 
 
 def likely_top_k(architecture: Architecture, n_active: Array, n_experts: Array, n_total: Array, shared: int) -> int:
@@ -132,7 +132,7 @@ def likely_top_k(architecture: Architecture, n_active: Array, n_experts: Array, 
     tried = []
     for top_k in USUAL_TOP_K:
         if top_k <= most:
-            candidate = with_split(architecture, top_k + shared, top_k, shared)
+            candidate = with_granularity(architecture, top_k + shared, top_k, shared)
             error = np.median(np.log(ratio_of(candidate, n_active, n_experts) * n_active / n_total))
             tried.append((abs(float(error)), top_k))
     _, best = min(tried)
@@ -170,8 +170,10 @@ def at_size(architecture: Architecture, shares: Shares, n_active: float, n_exper
         top_k,
         architecture.shared,
     )
-    split = split_of(architecture, model)
-    return architecture if split is None else with_split(architecture, split, top_k, architecture.shared)
+    granularity = granularity_of(architecture, model)
+    return (
+        architecture if granularity is None else with_granularity(architecture, granularity, top_k, architecture.shared)
+    )
 
 
 def assumed_shape(vocab_size: int | None, width_per_block: int | None) -> Architecture:

@@ -332,7 +332,7 @@ class Law:
             )
 
     @property
-    def closed_form(self) -> bool:
+    def reduces_to_chinchilla(self) -> bool:
         """Whether a plan may use the law's closed form at a number of experts: it has one, and its n_active is the
         planner's, which counts embedding and head."""
         return bool(self.form.chinchilla_coefficients_at) and self.counts_embedding

@@ -1,4 +1,6 @@
-"""Counts the parameters of models as a law counts them: with the vocabulary of its runs, or without embedding and head.
+"""Models of real size as a law reads them: their counts, columns and losses.
+
+A law counts parameters with the vocabulary of its runs, or without embedding and head.
 
 A larger vocabulary has a larger embedding and head, but hardly another loss. So a law predicts a model as if it had the
 vocabulary of the law's runs. The cost of a model follows from its real vocabulary.
@@ -8,7 +10,8 @@ import dataclasses
 
 import numpy as np
 
-from fit.aliases import Array, Json, Numbers
+from fit.aliases import Array, ByName, Json, Numbers
+from fit.errors import UserError
 from fit.fitted_law.law import Law, outside_range
 from fit.fitted_law.table_architecture import positive_numbers
 from fit.model import hardware
@@ -72,9 +75,9 @@ def counted_n_active_at(law: Law, architecture: Architecture, n_active: Numbers,
     return counted_n_active(law, architecture, n_active, architecture.d_model(n_active, n_experts))
 
 
-def has_closed_form(law: Law, architecture: Architecture) -> bool:
+def closed_form_holds_for(law: Law, architecture: Architecture) -> bool:
     """Whether the best size has a closed form: the law's does, and it counts all parameters of the architecture."""
-    return law.closed_form and extra_rows(law, architecture) == 0
+    return law.reduces_to_chinchilla and extra_rows(law, architecture) == 0
 
 
 def columns_of_table(law: Law, table: Table, columns: dict[str, Array]) -> dict[str, Array]:
@@ -120,3 +123,45 @@ def shape_ranges(law: Law) -> dict[str, tuple[float, float]]:
         return {}
     low, high = (float(law.architecture.d_model(end)) for end in sizes)
     return dict(d_model=(low, high), n_blocks=(low / width_per_block, high / width_per_block))
+
+
+def loss_of_sizes(
+    law: Law,
+    architecture: Architecture,
+    n_experts: Numbers,
+    n_active: Numbers,
+    n_tokens: Numbers,
+    coefficients: ByName | None = None,
+) -> Array:
+    """Loss of models of an architecture in real numbers of parameters, in nats per token, whatever the law reads.
+
+    It applies where no shape is known: n_active has the architecture's own vocabulary, and the width follows from it.
+    For shapes of whole blocks, whose vocabulary may be padded, see model_grid.loss_of_shapes.
+
+    Args:
+      n_experts, n_active, n_tokens: of the models; they broadcast together.
+      coefficients: by name, in place of the law's.
+    """
+    coefficients = coefficients or law.coefficients
+    if closed_form_holds_for(law, architecture):
+        return law.chinchilla_coefficients_at(n_experts, coefficients).loss(n_active, n_tokens)
+    d_model = architecture.d_model(n_active, n_experts)
+    return law.loss(coefficients, columns_of(law, architecture, d_model, n_experts, n_tokens))
+
+
+def columns_of(
+    law: Law, architecture: Architecture, d_model: Numbers, n_experts: Numbers, n_tokens: Numbers
+) -> dict[str, Numbers]:
+    """The columns that the law reads of such models.
+
+    Raises:
+      UserError: where the law reads a column that no architecture determines.
+    """
+    counted = with_law_vocabulary(law, architecture)
+    known = counted.columns(d_model, n_experts, law.counts_embedding) | dict(n_tokens=n_tokens)
+    unknown = [name for name in law.form.columns if name not in known]
+    if unknown:
+        raise UserError(
+            f"--law={law.name}: the {law.form.name} law reads {', '.join(unknown)}, which a plan's models do not have"
+        )
+    return {name: known[name] for name in law.form.columns}

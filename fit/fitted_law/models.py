@@ -15,6 +15,8 @@ from typing import Annotated
 import numpy as np
 
 from fit.aliases import Array, Json
+from fit.fitted_law import batches
+from fit.fitted_law.batches import Batches
 from fit.fitted_law.bounds import Count, Rule
 from fit.fitted_law.config_fields import FIELDS as CONFIG_FIELDS
 from fit.fitted_law.expert_widths import Shares
@@ -93,6 +95,7 @@ class Models(Record):
       n_experts: The numbers of experts that were fitted, ascending.
       base_config, overrides: The config file of the runs, and the fields that all of them override in it alike, each
         value as Python source.
+      batches: The batches of the runs, which grow with their tokens alone: one, or a ramp.
       learning_rate: Eq. 10 where it gives every run's peak_learning_rate.
       corpus, unique_tokens: Fingerprint of the text, and how many training tokens it has.
       repeats: (how many runs saw text more than once, the most epochs), where the table has epochs.
@@ -110,6 +113,7 @@ class Models(Record):
     n_experts: NumbersOfExperts | None = optional()
     base_config: str | None = optional()
     overrides: Overrides = dataclasses.field(default_factory=dict)
+    batches: Batches | None = optional()
     learning_rate: RateLaw | None = optional()
     corpus: str | None = optional()
     unique_tokens: Count | None = optional()
@@ -130,6 +134,8 @@ def from_table(table: Table, rows: Array | slice = slice(None)) -> Models:
         sizes["width_per_block"] = width_per_block_of(table)
     known = architecture_of(table, sizes["vocab_size"], sizes["width_per_block"])
     differing |= known.differing
+    seq_len = _most_common(table, "seq_len", differing)
+    common = _overrides(table, differing) if config else {}
     return Models(
         vocab_size=known.vocab_size,
         width_per_block=sizes["width_per_block"],
@@ -137,11 +143,12 @@ def from_table(table: Table, rows: Array | slice = slice(None)) -> Models:
         miscounted=known.miscounted,
         shares=known.shares,
         assumed=known.assumed,
-        seq_len=_most_common(table, "seq_len", differing),
+        seq_len=seq_len,
         final_norm={str(v).lower() for v in table.columns.get("final_norm", [])} == {"true"},
         n_experts=_experts(table, rows),
         base_config=config,
-        overrides=_overrides(table, differing) if config else {},
+        overrides=common,
+        batches=batches.from_table(table, config, common, differing, seq_len),
         learning_rate=_learning_rate(table),
         corpus=_only(table, "corpus_fingerprint", differing),
         **_text(table),

@@ -395,7 +395,7 @@ class _TotalsReader:
         n_experts = self.mixtures.n_experts
         runs = expert_widths.Mixtures(n_active, n_experts, n_total, self.ratios.top_k, self.ratios.shared)
         larger = n_active >= np.median(n_active)  # nearer to what is planned
-        granularity = expert_widths.split_of(dense, runs.part(larger))
+        granularity = expert_widths.granularity_of(dense, runs.part(larger))
         if granularity is None:
             used = runs.top_k + runs.shared
             most = float(n_experts.max())

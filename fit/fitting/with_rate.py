@@ -19,6 +19,7 @@ import numpy as np
 from fit.aliases import Array, ByName
 from fit.errors import UserError
 from fit.fitted_law import tuning
+from fit.fitted_law.batches import ramp_of
 from fit.fitted_law.law import Law
 from fit.fitted_law.tuning import BATCH, OF_MODELS, RATE, Tuning
 from fit.fitting import search
@@ -154,7 +155,7 @@ def rated_form(base: Form, table: Table) -> RatedForm:
     with_batch = False
     if BATCH in table:
         batches = table.numbers(BATCH, tuning.BOUNDS[BATCH])
-        if len(np.unique(batches)) > 1:
+        if ramp_of(table, batches) is None:  # batches along a ramp say nothing of others on the same tokens
             _check_values(table, BATCH, batches)
             with_batch = _spread(batches, varied) >= SMALLEST_SPREAD
     reference = {column: float(f"{np.exp(np.log(values).mean()):.3g}") for column, values in varied.items()}

@@ -9,5 +9,6 @@ step_counts.py    what a device does, sends and keeps in a step, counted before 
 step_cost.py      step_cost(shape, layout, chip, efficiencies): seconds, memory, bytes sent, as arrays
 chips.py          peaks of chips (chips.json)
 efficiencies.py   the shares of these peaks that training reaches (efficiencies.json), fitted to published speeds
+serving.py        how fast chips decode with a model and read prompts
 measured.py       these speeds (measured.csv), and a table of your own
 """

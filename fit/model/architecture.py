@@ -32,8 +32,8 @@ ROUNDED = 0.15  # two ratios within this share of each other may be one ratio, r
 OF_EXPERTS = ("n_experts", "n_total", "sparsity")  # columns that change with the number of experts
 # Columns of the architecture, where a token uses one expert as wide as the dense layer, and no expert is shared.
 WHOLE_EXPERTS = dict(top_k=1.0, granularity=1.0, shared_share=0.0)
-# Sec. 5.1.1: (from this many tokens seen, tokens in a batch)
-BATCH_RAMP = ((0, 65_536), (500_000_000, 131_072), (1_000_000_000, 262_144))
+Ramp = tuple[tuple[int, int], ...]  # ((from this many tokens seen, tokens in a batch), ...)
+BATCH_RAMP: Ramp = ((0, 65_536), (500_000_000, 131_072), (1_000_000_000, 262_144))  # Sec. 5.1.1
 
 
 def training_flops(n_active: Any, n_tokens: Any) -> Any:

@@ -7,16 +7,16 @@ Losses are in nats per token, memory is in bytes, money in dollars. Fields stand
 import dataclasses
 
 from fit.aliases import Json
-from fit.planning.buildable import Buildable
-from fit.planning.cost import Energy
-from fit.planning.dense_models import DenseComparison, RuleOfThumb
-from fit.planning.odds import Odds
-from fit.planning.other_budget import ClockComparison
-from fit.planning.problem import Problem
-from fit.planning.repeats import Repeats
-from fit.planning.solve import Infeasible, Optimum
-from fit.planning.target import Target
-from fit.planning.training_chips import TrainingChips
+from fit.planning.chosen.buildable import Buildable
+from fit.planning.chosen.chips_used import TrainingChips
+from fit.planning.chosen.cost import Energy
+from fit.planning.chosen.optimum import Infeasible, Optimum
+from fit.planning.context.dense_models import DenseComparison, RuleOfThumb
+from fit.planning.context.other_budget import OtherBudget
+from fit.planning.context.repeats import Repeats
+from fit.planning.inputs.problem import Problem
+from fit.planning.search.target import Target
+from fit.planning.uncertainty.odds import Odds
 from fit.results import NOT_IN_JSON, WithFindings, optional
 from fit.task_maps.maps import Expected
 
@@ -34,7 +34,7 @@ class Plan(WithFindings):
       constraints: {name: value} of the limits.
       optima: The best model with each number of experts, an Optimum each.
       infeasible: Numbers of experts with which no model is feasible, and why.
-      best: The one of the optima that is recommended: that of the least expected loss.
+      best: The one of the optima that is recommended: of the least expected loss or, with --target_loss, the cheapest.
       buildable: The model to train; None where no model of whole blocks is within the limits.
       odds: How sure the number of experts is.
       loss_of_token_cap: Nats per token that the cap on tokens costs; None without a cap.
@@ -88,7 +88,7 @@ class Plan(WithFindings):
     best_at_edge: bool
     target: Target | None = optional()
     repeats: Repeats | None = optional()
-    clock: ClockComparison | None = optional()
+    clock: OtherBudget | None = optional()
     chips: TrainingChips | None = optional()
     architectures: list[Json] | None = optional()
     like: Json | None = optional()

@@ -16,13 +16,16 @@ from fit.fitted_law.law import Law, in_words, load
 from fit.messages import lines, units
 from fit.model.architecture import TRAINING
 from fit.model.chips import CHIPS
-from fit.planning import compare, plan_answer, planning, speed_lines
-from fit.planning.comparison import Comparison, LawAnswer
-from fit.planning.cost import Cost
-from fit.planning.options import PlanOptions
+from fit.planning import make_plan
+from fit.planning.answer import plan_answer
+from fit.planning.chosen.cost import Cost
+from fit.planning.context import speed_lines
+from fit.planning.inputs.options import PlanOptions
+from fit.planning.inputs.problem import Problem
+from fit.planning.inputs.training_chips import MFU, SECONDS_PER_HOUR
 from fit.planning.plan import Plan
-from fit.planning.problem import Problem
-from fit.planning.training_chips import MFU, SECONDS_PER_HOUR
+from fit.planning.several_laws import compare
+from fit.planning.several_laws.comparison import Comparison, LawAnswer
 from fit.render import elements, figures
 from fit.render.opening import Opening
 from fit.render.report_options import ReportOptions, budget_options, shape_of_law
@@ -47,7 +50,7 @@ def opening_of_budget(law: Law, measured: figures.Measured, report: ReportOption
     from fit.render.figures import budget
 
     others = [load(name, "laws") for name in report.laws]
-    plan = planning.plan(law, options)
+    plan = make_plan.plan(law, options)
     problem = plan.problem
     assert problem is not None
     with_budget = budget.with_budget(problem, plan.best.n_active, plan.best.n_tokens)
@@ -113,8 +116,8 @@ def _by_wall_clock_time(law: Law, options: PlanOptions, plan: Plan) -> Iterator[
         plans[BY_FLOPS] = plan
         if not is_priced_by_time:
             mfu = options.mfu if options.mfu is not None else MFU
-            plans[BY_FLOPS] = planning.best_plan(law, dataclasses.replace(same_hours, mfu=mfu))
-        plans[BY_CLOCK] = planning.best_plan(law, dataclasses.replace(same_hours, speeds=options.speeds))
+            plans[BY_FLOPS] = make_plan.best_plan(law, dataclasses.replace(same_hours, mfu=mfu))
+        plans[BY_CLOCK] = make_plan.best_plan(law, dataclasses.replace(same_hours, speeds=options.speeds))
     except UserError as e:
         yield f"<h2>{caption}</h2>\n<p>{elements.text(e)}</p>"
         return

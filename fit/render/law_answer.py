@@ -7,9 +7,11 @@ from fit.fitted_law.law import Law
 from fit.fitted_law.tuning import Tuning
 from fit.messages.lines import Line
 from fit.messages.units import amount, say
-from fit.planning import odds, odds_line, plan_findings
-from fit.planning.odds import Odds
-from fit.planning.odds_of_law import NoOdds
+from fit.planning.answer import odds_line
+from fit.planning.context import plan_findings
+from fit.planning.uncertainty import odds
+from fit.planning.uncertainty.odds import Odds
+from fit.planning.uncertainty.odds_of_law import NoOdds
 from fit.render import law_details
 
 ANSWER = "{errors}. {experts}"

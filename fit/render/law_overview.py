@@ -8,7 +8,7 @@ from fit.aliases import Array
 from fit.fitted_law.law import Law
 from fit.messages.lines import Line
 from fit.messages.units import amount, counted, flops
-from fit.planning import odds_line
+from fit.planning.answer import odds_line
 from fit.planning.plan import Plan
 from fit.table.runs import Runs, trunks_of
 

@@ -7,10 +7,11 @@ from fit.errors import UserError
 from fit.fitted_law.law import Law
 from fit.messages import lines, units
 from fit.messages.lines import Line
-from fit.planning import plan_answer, planning
-from fit.planning.constraints import Constraints
+from fit.planning import make_plan
+from fit.planning.answer import plan_answer
+from fit.planning.inputs.constraints import Constraints
+from fit.planning.inputs.problem import Problem
 from fit.planning.plan import Plan
-from fit.planning.problem import Problem
 from fit.render import elements, figures, law_overview, sections, tables
 
 FIRST = "2a"  # the picture of the decision: the loss over the size of the text, at equal FLOPs
@@ -51,7 +52,7 @@ def opening_of_law(law: Law, measured: figures.Measured) -> Opening:
     warnings = []
     summary = []
     try:
-        plan = planning.plan_within(Problem(law, law.architecture, Constraints(flops=flops), law.experts))
+        plan = make_plan.plan_within(Problem(law, law.architecture, Constraints(flops=flops), law.experts))
         decision = f"With {units.flops(flops)} training FLOPs, {where}: {plan_answer.what_to_train(plan)}"
         warnings = plan.warnings
         summary = law_overview.overview(law, measured[0] if measured else None, plan)

@@ -4,7 +4,7 @@ import dataclasses
 
 from fit.errors import UserError
 from fit.options import choice, experts, numbers, path, text
-from fit.planning.options import ShapeOptions
+from fit.planning.inputs.options import ShapeOptions
 from fit.render.figures import COMPUTE, FIGURES, ON_CHIPS
 
 

@@ -12,8 +12,8 @@ from fit.errors import UserError
 from fit.fitted_law.law import Law
 from fit.model.architecture import PAPER
 from fit.options import Options, flag_of, or_path, switch, unchecked, words
-from fit.planning import compare
-from fit.planning.options import BudgetOptions, PlanOptions
+from fit.planning.inputs.options import BudgetOptions, PlanOptions
+from fit.planning.several_laws import compare
 from fit.results import JSON_VERSION
 
 FLAGS = {flag_of(field.name): field.name for field in dataclasses.fields(PlanOptions)}

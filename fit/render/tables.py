@@ -17,9 +17,11 @@ from fit.form import Reduced
 from fit.laws import FORMS, PRESETS
 from fit.messages import units
 from fit.model.architecture import Architecture
-from fit.planning import joint_draws, optimum, plan_findings
-from fit.planning.constraints import Constraints
-from fit.planning.problem import Problem
+from fit.planning.context import plan_findings
+from fit.planning.inputs.constraints import Constraints
+from fit.planning.inputs.problem import Problem
+from fit.planning.search import solver
+from fit.planning.uncertainty import joint_draws
 from fit.studies.optimum_intervals import optimum_intervals
 
 TABLE_1_EXPERTS = (1, 2, 4, 8, 16)
@@ -56,7 +58,7 @@ def memories_of(law: Law, architecture: Architecture, budgets: Sequence[float]) 
     if budgets == papers["flops"] or budgets != budgets_of(law, papers["flops"]):
         return papers["memory_gb"], papers["kv_tokens"]
     middle = Constraints(flops=sorted(budgets)[len(budgets) // 2])
-    dense = optimum.best_of_each_number(Problem(law, architecture, middle, [1]))
+    dense = solver.best_of_each_number(Problem(law, architecture, middle, [1]))
     weights = float(middle.memory(architecture, dense.d_model[0], dense.n_experts[0])) / 1e9
     return tuple(float(f"{times * weights:.1e}") for times in (1, 3, 10)), 0
 
@@ -70,9 +72,9 @@ def _marked(law: Law, architecture: Architecture, row: Json) -> Json:
 
 def table_1(law: Law, architecture: Architecture, experts: Floats = (), budgets: Floats = ()) -> Iterator[Json]:
     """Compute-optimal n_active and n_tokens for each budget and number of experts."""
-    experts = optimum.allowed_experts(law, experts or (TABLE_1_EXPERTS if law.published else law.experts))
+    experts = solver.allowed_experts(law, experts or (TABLE_1_EXPERTS if law.published else law.experts))
     for flops in budgets or budgets_of(law, TABLE_1_FLOPS):
-        sizes, tokens, losses = optimum.unconstrained(law, experts, architecture, flops)
+        sizes, tokens, losses = solver.unconstrained(law, experts, architecture, flops)
         for e, n_active, n_tokens, loss in zip(experts, sizes, tokens, losses, strict=True):
             row = dict(
                 flops=flops, n_experts=int(e), n_active=float(n_active), n_tokens=float(n_tokens), loss=float(loss)
@@ -93,7 +95,7 @@ def table_2(
     With the published law, its models and the paper's cells, each row also holds the printed E and how much higher its
     loss is. best_at_edge: no more (or no fewer) experts were allowed; best_in_draws: how many of a fit's draws agree.
     """
-    experts = optimum.allowed_experts(law, experts or law.experts)
+    experts = solver.allowed_experts(law, experts or law.experts)
     budgets = tuple(budgets or budgets_of(law, papers_table_2()["flops"]))
     default_memories, default_kv_tokens = memories_of(law, architecture, budgets)
     memories_gb = tuple(memories_gb or default_memories)
@@ -104,7 +106,7 @@ def table_2(
         for j, memory in enumerate(memories_gb):
             constraints = Constraints(flops=flops, memory_bytes=memory * 1e9, kv_tokens=kv_tokens)
             problem = Problem(law, architecture, constraints, experts)
-            optima = optimum.best_of_each_number(problem)
+            optima = solver.best_of_each_number(problem)
             best = int(np.nanargmin(optima.loss))
             row = dict(flops=flops, memory_gb=memory) | optima.row(best)
             row["best_at_edge"] = plan_findings.is_at_edge(experts, experts[best])
@@ -151,7 +153,7 @@ def table_4(law: Law, architecture: Architecture, experts: Floats = ()) -> Itera
         separate_form = FORMS[law.form.separate["form"]]
         reduce_separate = separate_form.chinchilla_coefficients_at
         shares = dict.fromkeys(separate_form.shares, 1.0)  # an additive law has k = 1, and may not say it
-    for e in optimum.allowed_experts(law, experts or law.experts):
+    for e in solver.allowed_experts(law, experts or law.experts):
         row: Json = dict(n_experts=int(e)) | dict(
             zip(names, map(float, law.chinchilla_coefficients_at(e)), strict=False)
         )
@@ -173,7 +175,7 @@ def table_5(law: Law, architecture: Architecture, experts: Floats = (), budgets:
       UserError: for a law without draws.
     """
     law.check_has_draws()
-    experts = optimum.allowed_experts(law, experts or law.experts)
+    experts = solver.allowed_experts(law, experts or law.experts)
     for flops in budgets or budgets_of(law, TABLE_5_FLOPS):
         for interval in optimum_intervals(law, architecture, experts, flops):
             size_low, size_high = interval.n_active

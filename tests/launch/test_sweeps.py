@@ -13,7 +13,7 @@ from etils import epath
 
 import fit
 from configs.sweeps import joint_moe, lr_grid, lr_halving, memory_matched, quickstart
-from fit.planning import plan_config
+from fit.planning.emit import plan_config
 from fit.table.table import Table, write
 from launch import jobs as jobs_lib
 from launch import prices

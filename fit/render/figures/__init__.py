@@ -18,11 +18,12 @@ from fit.errors import UserError
 from fit.fitted_law.law import Law
 from fit.messages import units
 from fit.model.architecture import Architecture
-from fit.planning import modelled_speed, optimum
-from fit.planning.constraints import Constraints
-from fit.planning.options import BudgetOptions
-from fit.planning.problem import Problem
-from fit.planning.training_chips import SECONDS_PER_HOUR
+from fit.planning.inputs.constraints import Constraints
+from fit.planning.inputs.options import BudgetOptions
+from fit.planning.inputs.problem import Problem
+from fit.planning.inputs.training_chips import SECONDS_PER_HOUR
+from fit.planning.search import solver
+from fit.planning.space import calibration
 from fit.render.elements import Image
 from fit.table.files import replacing
 from fit.table.runs import Runs, held_out, read_runs
@@ -149,7 +150,7 @@ def draw(  # noqa: PLR0913  most are by name
         kv_tokens = 8192.0 if which == "3" else 32768.0
         served = PAPER_SERVED_TOKENS
         if not law.published:  # a cache of a third of a dense model's weights, about what the paper's is
-            dense = optimum.best_of_each_number(Problem(law, architecture, Constraints(flops=single), [1]))
+            dense = solver.best_of_each_number(Problem(law, architecture, Constraints(flops=single), [1]))
             size = float(dense.n_active[0])
             served = units.rounded(float(dense.n_tokens[0]))
             sizes = tuple(units.rounded(share * size) for share in (0.3, 0.7, 1.4))
@@ -194,7 +195,7 @@ def _draw_by_hours(
     assert training_chips is not None and shapes is not None
     hours = flops / training_chips.rate(1) / SECONDS_PER_HOUR
     problem = Problem(law, architecture, Constraints(hours=hours, chips=training_chips, request=shapes), experts)
-    return budget.frontier(modelled_speed.at_modelled_speeds(problem, speeds))
+    return budget.frontier(calibration.at_modelled_speeds(problem, speeds))
 
 
 def budgets_of(law: Law, runs: Runs | None = None) -> list[float]:

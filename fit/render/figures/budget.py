@@ -14,10 +14,10 @@ from fit.errors import UserError
 from fit.fitted_law.law import Law
 from fit.messages import units
 from fit.model.architecture import training_flops
-from fit.planning import optimum
-from fit.planning.constraints import Constraints
-from fit.planning.problem import Problem
-from fit.planning.training_chips import SECONDS_PER_HOUR
+from fit.planning.inputs.constraints import Constraints
+from fit.planning.inputs.problem import Problem
+from fit.planning.inputs.training_chips import SECONDS_PER_HOUR
+from fit.planning.search import solver
 from fit.render.figures import style
 from fit.table.runs import Runs
 
@@ -47,7 +47,7 @@ def frontier(problem: Problem, best: tuple[float, float] | None = None, runs: Ru
     for i, e in enumerate(picture.experts):
         of_experts = problem.at(float(e))
         budgets = shares * np.asarray(of_experts.constraints.budget, float)
-        optima = optimum.best_models(of_experts.with_budget(budgets), float(e))
+        optima = solver.best_models(of_experts.with_budget(budgets), float(e))
         cost = shares * _cost(constraints, float(e))
         models = (optima.n_active, optima.n_tokens, optima.loss)
         numbers: dict[str, Any] = {"hours" if constraints.chips else "flops": cost}

@@ -14,11 +14,12 @@ from matplotlib.figure import Figure
 
 from fit.aliases import Array, Floats, Json, Numbers
 from fit.errors import UserError
+from fit.fitted_law import law_counts
 from fit.fitted_law.law import Law
 from fit.form import Reduced
 from fit.messages import units
 from fit.model.architecture import TRAINING, Architecture
-from fit.planning import optimum
+from fit.planning.search import by_flops, solver
 from fit.render.figures import style
 from fit.studies.architecture_search.holistic_runs import Search
 from fit.studies.surface import sparsity_range
@@ -55,12 +56,12 @@ def _isoflop_panel(picture: style.Picture, axis: Axes, flops: float, runs: Runs 
     """Draws the curves and runs of one budget; returns losses that the panel has to show."""
     law = picture.law
     architecture = picture.architecture
-    best = {e: optimum.unconstrained(law, e, architecture, flops)[1:] for e in picture.experts}
+    best = {e: solver.unconstrained(law, e, architecture, flops)[1:] for e in picture.experts}
     points = {} if runs is None else _near(law, runs, flops, picture.experts)
     tokens_needed = [tokens for tokens, _ in (*best.values(), *points.values())]
     tokens = np.geomspace(*_tokens_shown(law, flops, tokens_needed), style.POINTS)
     size = flops / (TRAINING * tokens)
-    curves = {e: optimum.loss_of_sizes(law, architecture, e, size, tokens) for e in picture.experts}
+    curves = {e: law_counts.loss_of_sizes(law, architecture, e, size, tokens) for e in picture.experts}
     lowest = min(curves, key=lambda e: curves[e].min())
     losses = []
     for e, loss in curves.items():
@@ -153,10 +154,10 @@ def _dense_over_flops(reduced: Reduced, dense: Reduced, flops: Array) -> tuple[A
       mixture's; NaN where there is none.
     """
     with np.errstate(all="ignore"):
-        size, tokens = optimum.compute_optimal(*reduced[:4], flops)
+        size, tokens = by_flops.compute_optimal(*reduced[:4], flops)
         loss = np.where((reduced.mu < 0) & (reduced.nu < 0), reduced.loss(size, tokens), np.nan)
         m, mu, n, nu, c, k = dense
-        unit_size, unit_tokens = optimum.compute_optimal(m, mu, n, nu, 1.0)  # at one FLOP
+        unit_size, unit_tokens = by_flops.compute_optimal(m, mu, n, nu, 1.0)  # at one FLOP
         fall = -mu * nu / (mu + nu)  # of dense models: (loss - c) ** (1 / k) is proportional to flops ** -fall
         ratio = ((loss - c) ** (1 / k) / (m * unit_size**mu + n * unit_tokens**nu)) ** (-1 / fall) / flops
     return size, tokens, ratio
@@ -248,7 +249,7 @@ def _loss_against_tokens(law: Law, architecture: Architecture, axis: Axes, runs:
     for size in sizes:
         spanned = runs.n_tokens[rows if some_sizes else rows & (runs.n_active == size)]
         tokens = np.geomspace(spanned.min(), spanned.max(), 50)
-        loss = optimum.loss_of_sizes(law, architecture, e, size, tokens)
+        loss = law_counts.loss_of_sizes(law, architecture, e, size, tokens)
         look = dict(color=style.SIZES_MAP(norm(size)), marker="")
         band = style.band(law, architecture, size, tokens, e)
         style.curve(axis, tokens, loss, law.inside(size, tokens, e), look, band)

@@ -16,10 +16,10 @@ from fit.aliases import Array
 from fit.errors import UserError
 from fit.fitted_law import law_counts
 from fit.messages import units
-from fit.planning import optimum
-from fit.planning.constraints import Constraints
-from fit.planning.optima import Optima
-from fit.planning.problem import Problem
+from fit.planning.inputs.constraints import Constraints
+from fit.planning.inputs.problem import Problem
+from fit.planning.search import solver
+from fit.planning.search.best_models import BestModels
 from fit.render.figures import style
 
 MOST_DRAWS = 50  # of the band of the best E: each is solved at every memory
@@ -27,7 +27,7 @@ MOST_DRAWS = 50  # of the band of the best E: each is solved at every memory
 RING: style.Look = dict(marker="o", color="black", markerfacecolor="none", markersize=8, linestyle="none")
 
 
-def _models(optima: Optima) -> tuple[Array, Array, Array]:
+def _models(optima: BestModels) -> tuple[Array, Array, Array]:
     """n_active, n_tokens and loss [k] of optima."""
     return optima.n_active, optima.n_tokens, optima.loss
 
@@ -39,13 +39,13 @@ def memory_curves(picture: style.Picture, flops: float) -> style.Drawn:
     architecture = picture.architecture
     experts = picture.experts
     figure, (axis,) = style.panels()
-    free = optimum.best_of_each_number(Problem(law, architecture, Constraints(flops=flops), experts))
+    free = solver.best_of_each_number(Problem(law, architecture, Constraints(flops=flops), experts))
     low = architecture.n_total(float(architecture.width_per_block) * 2, 1)
     grid = np.geomspace(max(low, np.nanmin(free.n_total) / 30), 1.15 * np.nanmax(free.n_total), style.POINTS)
     limit = Constraints(flops=flops, memory_bytes=grid, bytes_per_parameter=1.0)
     losses = []
     for i, e in enumerate(experts):
-        optima = optimum.best_models(Problem(law, architecture, limit), e)
+        optima = solver.best_models(Problem(law, architecture, limit), e)
         losses.append(np.where(optima.feasible, optima.loss, np.inf))
         shown = optima.feasible & (optima.size_bound == "memory")
         is_best = i == np.nanargmin(free.loss)
@@ -82,13 +82,13 @@ def matched_memory(picture: style.Picture, flops: float, kv_tokens: float, infer
     figure, axes = style.panels(3, sharex=True, sharey=True)
     inference = f"and {units.amount(inference_tokens)} tokens of inference", kv_tokens, inference_tokens
     for axis, title, base in _scenarios(axes, flops, kv_tokens, inference):
-        free = optimum.best_of_each_number(Problem(law, architecture, base, picture.experts))
+        free = solver.best_of_each_number(Problem(law, architecture, base, picture.experts))
         top = np.nanmax(free.n_total)
         smallest = architecture.n_active(2.0 * architecture.width_per_block, 1)
         dense = np.geomspace(max(smallest, top / 1e4), top, style.POINTS)
         memory = base.memory(architecture, architecture.d_model(dense, 1), 1)
         for i, e in enumerate(picture.experts):
-            optima = optimum.best_models(Problem(law, architecture, base).within(memory_bytes=memory), e)
+            optima = solver.best_models(Problem(law, architecture, base).within(memory_bytes=memory), e)
             shown = optima.feasible & (optima.size_bound == "memory")
             look = picture.looks[e] | dict(every=(7 * i, 40))
             is_best = i == np.nanargmin(free.loss)
@@ -132,7 +132,7 @@ def best_experts(
     for axis, title, base in _scenarios(axes, flops, kv_tokens, inference):
         for size, grey in zip(sizes, greys, strict=True):
             memory = base.memory(architecture, architecture.d_model(size, 1), 1)
-            optima = optimum.best_models(Problem(picture.law, architecture, base).within(memory_bytes=memory), experts)
+            optima = solver.best_models(Problem(picture.law, architecture, base).within(memory_bytes=memory), experts)
             if not optima.feasible.any():
                 continue
             names: style.Look = dict(panel=title, dense_parameters=size)
@@ -158,13 +158,13 @@ def experts_against_memory(picture: style.Picture, budgets: Sequence[float]) -> 
     experts = picture.experts
     figure, axes = style.panels(len(budgets), height=2.3, sharex=True, sharey=True)
     free = [
-        optimum.best_of_each_number(Problem(law, architecture, Constraints(flops=f), experts)).n_total for f in budgets
+        solver.best_of_each_number(Problem(law, architecture, Constraints(flops=f), experts)).n_total for f in budgets
     ]
     least = 2.0 * architecture.n_total(float(architecture.width_per_block), 1)
     grid = np.geomspace(max(least, np.nanmin(free) / 20), 3.0 * np.nanmax(free), style.POINTS)
     for axis, flops in zip(axes, budgets, strict=True):
         limit = Constraints(flops=flops, memory_bytes=grid)
-        optima = [optimum.best_models(Problem(law, architecture, limit), e) for e in experts]
+        optima = [solver.best_models(Problem(law, architecture, limit), e) for e in experts]
         rows = np.argmin([np.where(f.feasible, f.loss, np.inf) for f in optima], axis=0), np.arange(len(grid))
         best = experts[rows[0]]
         size, tokens = (np.stack([getattr(f, name) for f in optima])[rows] for name in ("n_active", "n_tokens"))
@@ -190,10 +190,10 @@ def _spread_of_best(picture: style.Picture, limit: Constraints) -> Array | None:
     experts = picture.experts
     if not law.draws:
         return None
-    usable = optimum.usable_draws(law, experts)
+    usable = solver.usable_draws(law, experts)
     if not usable.any():
         return None
     draws = {name: values[usable][:MOST_DRAWS] for name, values in style.drawn(law).items()}
-    optima = [optimum.best_models(Problem(law, picture.architecture, limit), e, draws) for e in experts]
+    optima = [solver.best_models(Problem(law, picture.architecture, limit), e, draws) for e in experts]
     best = experts[np.argmin([np.where(f.feasible, f.loss, np.inf) for f in optima], axis=0)]
     return np.percentile(best, law.percentiles, axis=0, method="nearest")

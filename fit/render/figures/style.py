@@ -21,7 +21,7 @@ from fit.fitted_law.law import Law
 from fit.fitted_law.published_draws import fits_in_words
 from fit.messages import units
 from fit.model.architecture import Architecture, training_flops
-from fit.planning import optimum
+from fit.planning.search import solver
 
 Look = dict[str, Any]  # color, marker and whatever else matplotlib takes of a line
 Looks = dict[float, Look]  # by number of experts
@@ -71,7 +71,7 @@ class Picture:
     def __init__(self, law: Law, architecture: Architecture, experts: Floats) -> None:
         self.law = law
         self.architecture = architecture
-        self.experts = optimum.allowed_experts(law, experts)
+        self.experts = solver.allowed_experts(law, experts)
         self.looks = looks(law, self.experts)
         self.columns: dict[str, list] = {}
 
@@ -135,7 +135,7 @@ def band(
     if not law.draws:
         return None
     with np.errstate(all="ignore"):
-        losses = optimum.loss_of_sizes(law, architecture, n_experts, n_active, n_tokens, drawn(law))
+        losses = law_counts.loss_of_sizes(law, architecture, n_experts, n_active, n_tokens, drawn(law))
         flops = training_flops(law_counts.counted_n_active_at(law, architecture, n_active, n_experts), n_tokens)
         losses = losses * np.exp(law.log_change(np.atleast_2d(flops)))
     return percentiles(law, losses)

@@ -1,4 +1,4 @@
-// The answer of a plan as lines of a label, a value and a detail, as fit/planning/plan_answer.py has them.
+// The answer of a plan as lines of a label, a value and a detail, as fit/planning/answer/plan_answer.py has them.
 
 import { data } from "./data.js";
 import { say } from "./messages.js";
@@ -68,7 +68,7 @@ function serveText({ chips, limits }, { best }) {
   return say("SHORT_SERVE", { ...serving, ...decoding, wanted: tokens_per_second, kind: chips.kind, prefill });
 }
 
-// How sure the number of experts is, as fit/planning/odds_line.py has it.
+// How sure the number of experts is, as fit/planning/answer/odds_line.py has it.
 function* oddsClauses(law, odds) {
   if (!odds) return yield say("PAGE_MEDIANS");
   if (odds.second == null) return yield say("ODDS_ONE_NUMBER");

@@ -1,4 +1,4 @@
-// Findings of a plan as in fit/planning/plan_findings.py, but for those that its lines say in other words.
+// Findings of a plan as in fit/planning/context/plan_findings.py, but for those that its lines say in other words.
 
 import { embeddingAndHead } from "./counts.js";
 import { data } from "./data.js";

@@ -1,4 +1,4 @@
-// How sure the number of experts is by the law's draws: fit/planning/odds.py without speeds, and what to measure.
+// How sure the number of experts is by the law's draws: fit/planning/uncertainty/odds.py without speeds, and what to measure.
 
 import { data } from "./data.js";
 import { drawsOf, driftFactor, falls, flopsOfLaw, lawAtExperts, percentile } from "./law.js";

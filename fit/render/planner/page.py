@@ -17,24 +17,19 @@ from fit.form import Form
 from fit.laws import FORMS
 from fit.messages import sentences, units
 from fit.messages.catalogue import CATALOGUE
-from fit.model import reference_model
+from fit.model import reference_model, serving
 from fit.model.architecture import OF_EXPERTS, PAPER
 from fit.model.chips import CHIPS
-from fit.planning import (
-    agreement,
-    by_hours,
-    compare,
-    odds,
-    optima,
-    page_speeds,
-    plan_answer,
-    plan_findings,
-    serving,
-)
-from fit.planning.constraints import Constraints
-from fit.planning.fields_of_flags import FIELDS
-from fit.planning.training_chips import MFU, Chips
-from fit.render.planner import formulas
+from fit.planning.answer import plan_answer
+from fit.planning.context import plan_findings
+from fit.planning.inputs import problem
+from fit.planning.inputs.constraints import Constraints
+from fit.planning.inputs.fields_of_flags import FIELDS
+from fit.planning.inputs.training_chips import MFU, Chips
+from fit.planning.search import by_hours
+from fit.planning.several_laws import agreement, compare
+from fit.planning.uncertainty import odds
+from fit.render.planner import formulas, page_speeds
 from fit.table.files import check_writable, write_text
 from fit.table.runs import Runs
 
@@ -148,7 +143,7 @@ def of(laws: Sequence[Law], measured: tuple[Runs, Array] | None, chips: tuple[st
         largest=units.LARGEST,
         odds=_constants(odds, "CLOSE", "CLOSE_BUDGET", "APART", "COLUMNS", "MOST_LOG_SHARE")
         | _constants(by_hours, "GAIN"),
-        doubt=_constants(plan_findings, "MOSTLY") | _constants(optima, "BAND"),
+        doubt=_constants(plan_findings, "MOSTLY") | _constants(problem, "BAND"),
         paper_shape=dataclasses.asdict(PAPER),
     )
 

@@ -1,4 +1,4 @@
-// How fast chips decode with a model and read prompts (fit/planning/serving.py), and limits on the size of models.
+// How fast chips decode with a model and read prompts (fit/model/serving.py), and limits on the size of models.
 
 import { INFERENCE_FLOPS, embeddingAndHead } from "./counts.js";
 import { data } from "./data.js";

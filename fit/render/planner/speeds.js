@@ -1,4 +1,4 @@
-// Plans by hours: the best of the models whose speeds Python put on the page (fit/planning/page_speeds.py).
+// Plans by hours: the best of the models whose speeds Python put on the page (fit/render/planner/page_speeds.py).
 
 import { INFERENCE_FLOPS, SECONDS_OF_AN_HOUR, TRAINING_FLOPS } from "./counts.js";
 import { data } from "./data.js";

@@ -10,8 +10,8 @@ from fit.fitted_law.law import Law, save
 from fit.fitting import fit_law
 from fit.fitting.options import FitOptions
 from fit.messages.finding import finding
-from fit.planning.options import PlanOptions
-from fit.planning.planning import best_plan
+from fit.planning.inputs.options import PlanOptions
+from fit.planning.make_plan import best_plan
 from fit.results import Record, WithFindings, optional
 from fit.studies.next_runs import added
 from fit.table.files import check_writable

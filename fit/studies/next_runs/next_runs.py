@@ -17,10 +17,10 @@ from fit.fitted_law.law import Law
 from fit.fitted_law.parts import LEVEL
 from fit.fitting.noise import Noise
 from fit.model.architecture import Architecture, training_flops
-from fit.planning import optimum
-from fit.planning.constraints import Constraints
-from fit.planning.optima import Optima
-from fit.planning.problem import Problem
+from fit.planning.inputs.constraints import Constraints
+from fit.planning.inputs.problem import Problem
+from fit.planning.search import solver
+from fit.planning.search.best_models import BestModels
 from fit.studies.next_runs import design
 from fit.studies.next_runs.design import Possible
 from fit.table.runs import Runs, read_runs, split
@@ -69,10 +69,10 @@ def next_runs(
     scatter = _noise_of(law)
     possible = candidates(law, architecture, experts, runs, flops)
     grid = plain_grid(law, architecture, experts, runs, flops)
-    solved = optimum.best_of_each_number(
+    solved = solver.best_of_each_number(
         Problem(law, architecture, Constraints(flops=target_flops or runs.flops.max()), experts)
     )
-    of_optima = optimum.columns_of(law, architecture, solved.d_model, solved.n_experts, solved.n_tokens)
+    of_optima = law_counts.columns_of(law, architecture, solved.d_model, solved.n_experts, solved.n_tokens)
     linear = design.linearised(law, runs, scatter, (possible.columns, grid.columns, of_optima))
     candidate_gradients, grid_gradients, optima_gradients = linear.jacobians
     best = int(np.nanargmin(solved.loss))
@@ -122,7 +122,7 @@ def _design(linear: design.Linearised, possible: Possible, gradients: Array, goa
     )
 
 
-def _weights_of_plan(solved: Optima, best: int, others: list[int], scatter: Noise, before: Array) -> Array:
+def _weights_of_plan(solved: BestModels, best: int, others: list[int], scatter: Noise, before: Array) -> Array:
     """[g]: weights of the goals of a plan, the loss of the best and the gaps of the others to it.
 
     The loss has weight 1, a gap of z standard errors exp(-z^2 / 2): gaps that are not settled count most.
@@ -175,7 +175,7 @@ def _by_stage(errors: Array) -> Json:
     return dict(zip(STAGES, errors.tolist(), strict=True))
 
 
-def _plan(solved: Optima, best: int, others: list[int], errors: Array) -> Json:
+def _plan(solved: BestModels, best: int, others: list[int], errors: Array) -> Json:
     """The expected precision of a plan.
 
     Args:
@@ -226,7 +226,7 @@ def possible_runs(law: Law, architecture: Architecture, n_blocks: Array, n_exper
     """The Possible runs of these numbers [k]. Raises UserError where the law reads a column that no architecture
     determines."""
     d_model = n_blocks * float(architecture.width_per_block)
-    columns = optimum.columns_of(law, architecture, d_model, n_experts, n_tokens)
+    columns = law_counts.columns_of(law, architecture, d_model, n_experts, n_tokens)
     model = np.unique(np.stack([n_blocks, n_experts]), axis=1, return_inverse=True)[1].ravel()
     n_active = np.asarray(architecture.n_active(d_model, n_experts))
     return Possible(n_blocks, n_experts, n_tokens, model, n_active, columns, decay_of(law))

@@ -9,7 +9,8 @@ from fit.fitted_law.models import text_of
 from fit.messages import sentences
 from fit.messages.units import say
 from fit.model.architecture import PAPER, Architecture
-from fit.planning import plan_config, recipe
+from fit.planning.emit import plan_config
+from fit.planning.space import recipe
 from fit.studies.next_runs import next_answer
 
 

@@ -5,7 +5,7 @@ import dataclasses
 from fit.errors import UserError
 from fit.fitted_law.law import Law
 from fit.options import choice, experts, number, required, switch, words
-from fit.planning.options import ShapeOptions
+from fit.planning.inputs.options import ShapeOptions
 
 
 @dataclasses.dataclass(kw_only=True)

@@ -5,7 +5,7 @@ import dataclasses
 from fit.aliases import Json
 from fit.fitted_law.law import Law
 from fit.fitting.float64 import float64
-from fit.planning.options import experts_to_compare
+from fit.planning.inputs.options import experts_to_compare
 from fit.results import Record, Result
 from fit.studies.next_runs import next_answer
 from fit.studies.next_runs.options import NextOptions

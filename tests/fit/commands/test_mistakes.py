@@ -11,6 +11,7 @@ FILES = {
     "TABLE.json": '{"1": 0.4, "8": 0.3}',
     "WRONG.json": '{"1": 40, "2": 0.3}',
     "LIST.json": "[0.4]",
+    "ZERO.json": '{"0": 0.4, "1": 0.4}',
     "few.csv": "n_active,n_total,n_tokens,n_experts,loss\n1e8,1e8,1e9,1,3\n5e7,1e8,2e9,2,3\n",
     "no_sizes.csv": "n_total,n_tokens,n_experts,loss\n1e8,1e9,1,3\n1e8,2e9,2,3\n",
     "recipes.csv": "flops,recipe,loss\n1e18,base,3\n1e19,base,2.7\n1e20,base,2.5\n1e21,base,2.3\n1e20,new,2.4\n",

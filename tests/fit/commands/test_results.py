@@ -17,7 +17,7 @@ import fit
 from fit import stub
 from fit.fitted_law.forecast import PredictOptions
 from fit.fitting.options import FitOptions
-from fit.planning.options import BudgetOptions, PlanOptions
+from fit.planning.inputs.options import BudgetOptions, PlanOptions
 from fit.render.plot_options import PlotOptions
 from fit.render.report_options import ReportOptions
 from fit.results import Record, Result

@@ -9,7 +9,7 @@ import pytest
 import fit
 import jmoe
 from fit.options import parse_number
-from fit.planning.options import PlanOptions
+from fit.planning.inputs.options import PlanOptions
 
 
 @pytest.mark.parametrize(

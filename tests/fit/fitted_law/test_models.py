@@ -1,6 +1,9 @@
 """What a law knows of the models it was fitted to, and what it says outside of them."""
 
+import json
+
 import fit_runs
+import numpy as np
 import pytest
 
 from fit.errors import UserError
@@ -8,7 +11,7 @@ from fit.fitted_law import models
 from fit.fitted_law.law import Law, in_words, load, warning_of
 from fit.fitted_law.models import Models
 from fit.laws import FORMS
-from fit.model.architecture import Architecture
+from fit.model.architecture import BATCH_RAMP, Architecture
 from fit.table.table import Table
 
 
@@ -103,3 +106,74 @@ def test_overrides_that_all_runs_share_are_kept():
     assert mixed.overrides == {"data.path": "'my text/*.txt'"}
     assert mixed.differing == {"optimizer.b2": ("0.9", "0.95")}
     assert models.from_table(table(overrides=["x=__import__('os')"] * 36)).overrides == {}
+
+
+# The batches of the runs.
+
+
+def ends_of(schedule):
+    """(n_tokens, batch_tokens) of a schedule's budgets, as the trainer writes them."""
+    branches = [segment for segment in schedule.segments if segment.decays]
+    return zip(*((schedule.tokens_at(b.stop), schedule.batch_at(b.stop - 1)) for b in branches), strict=True)
+
+
+@pytest.mark.parametrize("chosen", [None, ((0, 3_072), (999_424, 6_144), (3_000_000, 12_288))])
+def test_a_law_knows_the_ramp_of_its_runs_batches(chosen):
+    """That of the config where all runs override it alike, else the paper's with its own config: whatever step of it
+    a run ends in, which may lie beyond the token that the ramp names."""
+    from configs import joint_moe
+    from jmoe.config.schedule import Schedule
+
+    config = joint_moe.get_config()
+    config.n_tokens = (490_000_000, 500_000_000, 500_200_000, 1_300_000_000)
+    if chosen:
+        config.model.group_tokens = 512
+        config.optimizer.warmup_tokens = 100_000
+        config.batch_tokens, config.n_tokens = chosen, (900_000, 999_424, 1_500_000, 4_000_000)
+    n_tokens, last_batches = ends_of(Schedule(config))
+    assert len(set(last_batches)) == 3
+    overrides = f"model.d_model=512 batch_tokens={chosen!r}" if chosen else "model.d_model=512"
+    columns = dict(n_tokens=n_tokens, config=["configs/joint_moe.py"] * 4, overrides=[overrides] * 4)
+    for column in ({}, {"batch_tokens": last_batches}):
+        of_runs = Table("runs.csv", {name: list(values) for name, values in (columns | column).items()}, [2, 3, 4, 5])
+        assert models.from_table(of_runs).batches == config.batch_tokens
+
+
+def test_a_column_of_batches_counts_more_than_a_config():
+    assert models.from_table(table()).batches is None  # configs/quickstart.py has its own
+    assert models.from_table(table(batch_tokens=[1_024] * 36)).batches == ((0, 1_024),)
+    papers = dict(config=["configs/joint_moe.py"] * 36)
+    assert models.from_table(table(**papers, batch_tokens=[1_024] * 36)).batches == ((0, 1_024),)
+
+
+def test_runs_of_several_batches_have_none_in_common():
+    """Nor have those whose batches shrink, which no plan has."""
+    papers = dict(config=["configs/joint_moe.py"] * 36)
+    assert models.from_table(table(**papers, overrides=["seed=1"] * 36)).batches == BATCH_RAMP
+    few = "batch_tokens=((0, 4096),)"
+    for overrides in ([few, *["seed=1"] * 35], ["batch_tokens=((0, 4096), (9, 512))"] * 36, ["batch_tokens=9"] * 36):
+        assert models.from_table(table(**papers, overrides=overrides)).batches is None
+    assert models.from_table(table(**papers, overrides=[few] * 36)).batches == ((0, 4_096),)
+
+
+def test_batches_that_grow_with_the_tokens_are_a_ramp_and_others_are_not():
+    n_tokens = fit_runs.demo_runs()[0].n_tokens
+    grown = np.where(n_tokens > 400_000, 2_048, 1_024).tolist()
+    known = models.from_table(table(n_tokens=n_tokens.tolist(), batch_tokens=grown))
+    assert known.batches == ((0, 1_024), (327_680, 2_048))
+    for others in ([2_048, *grown[1:]], [*grown[:-1], 1_024], ["", *grown[1:]], grown[::-1]):
+        assert models.from_table(table(n_tokens=n_tokens.tolist(), batch_tokens=others)).batches is None
+    assert models.from_table(table(batch_tokens=grown)).batches is None  # nothing says the tokens
+    assert models.from_table(table(batch_tokens=[64] * 36)).batches is None  # rows of 128: they count something else
+
+
+def test_a_law_keeps_its_batches(tmp_path):
+    """In law.json; what no run can have is refused by name."""
+    path = fit_runs.write_demo_law(tmp_path / "law.json", batches=[[0, 1_024], [327_680, 2_048]])
+    law = load(path)
+    assert law.models.batches == ((0, 1_024), (327_680, 2_048))
+    assert law.to_dict()["models"]["batches"] == json.loads(json.dumps(law.models.batches))
+    for wrong in ([], [[1, 1_024]], [[0, 0]], [[0, 1_024], [0, 2_048]], [[0, 1_024], [9, 512]], [[0, 1.5]], [0, 1], 7):
+        fit_runs.write_demo_law(path, batches=wrong)
+        with pytest.raises(UserError, match=r"models\.batches is .*, expected 1 to 16 pairs"):
+            load(path)

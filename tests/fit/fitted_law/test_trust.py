@@ -16,7 +16,7 @@ from fit import __main__ as command_line
 from fit.errors import UserError
 from fit.fitted_law import config_fields, models
 from fit.fitted_law.law import load
-from fit.planning import emitted
+from fit.planning.emit import emitted
 from fit.studies.next_runs import next_sweep
 from fit.table import table
 

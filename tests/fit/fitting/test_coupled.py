@@ -17,8 +17,9 @@ from fit.fitting.problem import Settings
 from fit.form import Form
 from fit.laws import FORMS
 from fit.model.architecture import PAPER
-from fit.planning import optimum
-from fit.planning.problem import Problem
+from fit.planning.inputs.constraints import Constraints
+from fit.planning.inputs.problem import Problem
+from fit.planning.search import solver
 
 JOINT, COUPLED = FORMS["joint"], FORMS["joint_coupled"]
 
@@ -55,12 +56,12 @@ def test_the_best_model_under_any_limits_is_that_of_the_inner_sum(k, flops, memo
     def power(x):
         return None if x is None else 10.0**x
 
-    limits = optimum.Constraints(
+    limits = Constraints(
         flops=power(flops), memory_bytes=power(memory), kv_tokens=1e4, inference_tokens=served, max_tokens=power(cap)
     )
     experts = np.array([1.0, 4, 32])
     ours, inner = (
-        optimum.best_models(Problem(law, PAPER, limits), experts) for law in (coupled(k), load("joint-moe-2025"))
+        solver.best_models(Problem(law, PAPER, limits), experts) for law in (coupled(k), load("joint-moe-2025"))
     )
     for name in ("n_active", "n_tokens", "feasible", "size_bound"):
         assert np.array_equal(getattr(ours, name), getattr(inner, name), equal_nan=name != "size_bound")

@@ -56,6 +56,20 @@ def law():
     return fit.law(runs(200), "chinchilla", with_rate=True, starts=16, bootstrap=60)
 
 
+@pytest.mark.parametrize("n_batches", [1, 2, 3])
+def test_batches_along_a_ramp_are_not_fitted(n_batches):
+    """Runs of equal tokens have equal batches, so the optima are those of a table that says nothing of batches."""
+    columns = runs(60, with_batch=False)
+    steps = np.digitize(columns["n_tokens"], np.quantile(columns["n_tokens"], [1 / 3, 2 / 3])[: n_batches - 1])
+    laws = []
+    for more in ({}, {"batch_tokens": (65_536 * 2**steps).tolist()}):
+        laws.append(fit.law(columns | more, "chinchilla", with_rate=True, starts=4))
+    without, along = laws
+    assert len(set(steps)) == n_batches and len(along.models.batches) == n_batches
+    assert along.tuning == without.tuning and not along.tuning.with_batch
+    assert along.coefficients == without.coefficients
+
+
 MODELS = [(2e7, 4e8), (1e8, 2e9), (5e8, 1e10), (2e9, 4e10)]  # the last one has four times the largest size
 
 

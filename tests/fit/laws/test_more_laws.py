@@ -10,13 +10,16 @@ import pytest
 import scipy.optimize
 
 import fit
+from fit.fitted_law import law_counts
 from fit.fitted_law.law import load
 from fit.fitting import form_comparison, search
 from fit.fitting.problem import Settings, prepare
 from fit.laws import FORMS
 from fit.model.architecture import PAPER, Architecture
-from fit.planning import optimum, planning, target
-from fit.planning.problem import Problem
+from fit.planning import make_plan
+from fit.planning.inputs.constraints import Constraints
+from fit.planning.inputs.problem import Problem
+from fit.planning.search import solver, target
 from fit.table.runs import Runs, read_runs, rms, subset
 from fit.table.table import Table
 
@@ -95,8 +98,8 @@ class AllExperts(Architecture):
 @pytest.mark.parametrize("flops, total, sparsity", BEST_SPARSITY)
 def test_best_sparsity(flops, total, sparsity):
     # memory for that many parameters, a byte each; as the law has no optimum of N, all of it is used
-    limits = optimum.Constraints(flops=flops, memory_bytes=total, bytes_per_parameter=1.0)
-    best = optimum.best_models(Problem(SPARSITY, AllExperts(), limits), np.geomspace(2, 500, 4001))
+    limits = Constraints(flops=flops, memory_bytes=total, bytes_per_parameter=1.0)
+    best = solver.best_models(Problem(SPARSITY, AllExperts(), limits), np.geomspace(2, 500, 4001))
     i = np.nanargmin(best.loss)
     assert 1 - 1 / best.n_experts[i] == pytest.approx(sparsity, abs=5.1e-4)
     assert best.size_bound[i] == "memory" and best.n_total[i] == pytest.approx(total, rel=1e-9)
@@ -107,7 +110,7 @@ def test_best_sparsity(flops, total, sparsity):
     (0.95, 7.3355e9, 2.3191), (0.98, 17.0687e9, 2.2708),
 ])  # fmt: skip
 def test_best_size_at_a_sparsity(sparsity, total, loss):
-    best = optimum.best_models(Problem(SPARSITY, AllExperts(), optimum.Constraints(flops=1e20)), 1 / (1 - sparsity))
+    best = solver.best_models(Problem(SPARSITY, AllExperts(), Constraints(flops=1e20)), 1 / (1 - sparsity))
     assert best.n_total == pytest.approx(total, rel=1e-4) and best.loss == pytest.approx(loss, abs=5.1e-5)
 
 
@@ -138,9 +141,9 @@ def test_fine_grained_counts_leave_the_embedding_out():
     """A plan's models are counted as the law counts them; the plan itself counts as always."""
     width = PAPER.d_model(1e9)
     total = (4 + 9 * 64) * width**3 / 64
-    loss = optimum.loss_of_sizes(FINE, PAPER, 64, 1e9, 2e10)
+    loss = law_counts.loss_of_sizes(FINE, PAPER, 64, 1e9, 2e10)
     assert loss == pytest.approx(plain_fine(total, 2e10, 1), rel=1e-12)
-    planned = planning.plan_within(Problem(FINE, PAPER, optimum.Constraints(flops=1e20), [8, 64]))
+    planned = make_plan.plan_within(Problem(FINE, PAPER, Constraints(flops=1e20), [8, 64]))
     assert "dense" not in planned  # its dense models follow another law
     for row in planned["optima"]:  # its own counts, its own ranges
         counted = row["n_total"] - 2 * row["d_model"] * PAPER.vocab_size
@@ -171,9 +174,9 @@ def test_inference_optimum(coefficients, served, size, tokens, plain_size, plain
     if plain_tokens is None:  # of a compute-optimal model: a slope of nothing along 6 N D = const
         plain_tokens = (c["beta"] * c["B"] / (c["alpha"] * c["A"]) * plain_size ** c["alpha"]) ** (1 / c["beta"])
     quality = float(law.predict(plain_size, plain_tokens))
-    problem = Problem(law, PAPER, optimum.Constraints(flops=1e22, inference_tokens=served))
-    cheapest = target.least_flops(problem, 1.0, quality)
-    best = optimum.best_models(problem.with_budget(cheapest), 1.0)
+    problem = Problem(law, PAPER, Constraints(flops=1e22, inference_tokens=served))
+    cheapest = target.least_budget(problem, 1.0, quality)
+    best = solver.best_models(problem.with_budget(cheapest), 1.0)
     assert best.n_active == pytest.approx(size, rel=digits) and best.n_tokens == pytest.approx(tokens, rel=digits)
     assert cheapest < 6 * plain_size * plain_tokens + 2 * plain_size * served
     assert best.loss == pytest.approx(quality, rel=1e-9)

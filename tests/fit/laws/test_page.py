@@ -17,8 +17,9 @@ from fit.fitted_law.law import Law, load
 from fit.form import Form
 from fit.laws import FORMS, joint
 from fit.model import architecture
-from fit.planning import optimum
-from fit.planning.problem import Problem
+from fit.planning.inputs.constraints import Constraints
+from fit.planning.inputs.problem import Problem
+from fit.planning.search import solver
 from fit.render.planner import formulas
 
 # The law of Abnar et al. 2025 (arXiv 2501.12370) without its interaction: total parameters, tokens, sparsity.
@@ -195,24 +196,24 @@ def without_closed_form():
 )
 def test_the_search_finds_the_closed_form(constraints):
     """The joint law, asked only for its loss."""
-    law, constraints = load("joint-moe-2025"), optimum.Constraints(**constraints)
+    law, constraints = load("joint-moe-2025"), Constraints(**constraints)
     searched = dataclasses.replace(law, name="searched", form=without_closed_form())
     experts = np.array([1.0, 4, 32])
     expected, found = (
-        optimum.best_models(Problem(one, architecture.PAPER, constraints), experts) for one in (law, searched)
+        solver.best_models(Problem(one, architecture.PAPER, constraints), experts) for one in (law, searched)
     )
     np.testing.assert_allclose(found.loss, expected.loss, rtol=1e-12)
     np.testing.assert_allclose(found.n_active, expected.n_active, rtol=1e-6)
     assert found.size_bound.tolist() == expected.size_bound.tolist()
     draws = {name: value * np.array([1.0, 1.001]) for name, value in law.coefficients.items()}
-    several = optimum.best_models(Problem(searched, architecture.PAPER, constraints), 4.0, draws)
+    several = solver.best_models(Problem(searched, architecture.PAPER, constraints), 4.0, draws)
     assert several.loss.shape == (2,) and several.loss[0] == pytest.approx(expected.loss[1], rel=1e-12)
 
 
 def test_a_loss_that_rises_with_tokens_has_no_optimum():
     rising = Law("rising", without_closed_form(), fit_runs.TABLE_3 | {"beta": 0.2})
     with pytest.raises(UserError, match="does not fall with n_tokens"):
-        optimum.best_models(Problem(rising, architecture.PAPER, optimum.Constraints(flops=1e20)), 1.0)
+        solver.best_models(Problem(rising, architecture.PAPER, Constraints(flops=1e20)), 1.0)
 
 
 @pytest.mark.parametrize(

@@ -21,9 +21,10 @@ from fit.fitting import fit_warnings, fixed_values, forms, with_rate
 from fit.laws import FORMS
 from fit.messages.catalogue import CATALOGUE, NOTE, URGENT, WARNING
 from fit.messages.finding import Finding, finding
-from fit.planning import plan_findings, votes
-from fit.planning.options import PlanOptions
-from fit.planning.planning import best_plan
+from fit.planning.context import plan_findings
+from fit.planning.inputs.options import PlanOptions
+from fit.planning.make_plan import best_plan
+from fit.planning.several_laws import votes
 from fit.studies.next_runs import added
 from fit.table.runs import read_runs, subset
 from fit.table.table import Table, read

@@ -15,8 +15,9 @@ from fit import __main__ as command_line
 from fit.fitted_law import models
 from fit.fitted_law.law import load
 from fit.model.architecture import Architecture, Model
-from fit.planning import optimum
-from fit.planning.problem import Problem
+from fit.planning.inputs.constraints import Constraints
+from fit.planning.inputs.problem import Problem
+from fit.planning.search import solver
 from fit.studies.next_runs import next_sweep
 from fit.table.table import Table
 from jmoe.config import counts, schema
@@ -154,8 +155,8 @@ def test_a_law_counts_models_as_its_runs_are_built(tmp_path):
 
 def test_the_best_size_of_such_models_by_a_grid(tmp_path):
     law = load(law_of(table_of(), tmp_path))
-    limits = optimum.Constraints(flops=1e13, memory_bytes=1e6, kv_tokens=4096)
-    solved = optimum.best_models(Problem(law, law.architecture, limits), np.array([1.0, 8, 16]))
+    limits = Constraints(flops=1e13, memory_bytes=1e6, kv_tokens=4096)
+    solved = solver.best_models(Problem(law, law.architecture, limits), np.array([1.0, 8, 16]))
     d = np.geomspace(16, 512, 400_001)
     for i, e in enumerate((1, 8, 16)):
         blocks = d / 8

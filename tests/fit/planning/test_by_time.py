@@ -11,9 +11,9 @@ import fit
 from fit import __main__ as command_line
 from fit.fitted_law.law import load
 from fit.model import efficiencies
-from fit.planning import modelled_speed, size_speeds
-from fit.planning.options import PlanOptions
-from fit.planning.problem import Problem
+from fit.planning.inputs.options import PlanOptions
+from fit.planning.inputs.problem import Problem
+from fit.planning.space import calibration, size_speeds
 
 LAW = "joint-moe-2025"
 
@@ -108,7 +108,7 @@ def test_own_speeds_recalibrate_the_plan(capsys, tmp_path):
     options = PlanOptions.parse(**limits)
     (architecture,) = options.architectures(law)
     limits_of_time = options.constraints(())
-    runs = modelled_speed.measured_runs(Problem(law, architecture, limits_of_time), path)
+    runs = calibration.measured_runs(Problem(law, architecture, limits_of_time), path)
     meshes = [(run.layout.data, run.layout.expert, run.layout.sequence) for run in runs]
     assert meshes == [(64, 1, 4096), (8, 8, 4096)] * 2
     published = efficiencies.of_our_trainer("H100", 64)

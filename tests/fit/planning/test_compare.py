@@ -10,12 +10,13 @@ import fit
 from fit import __main__ as command_line
 from fit.fitted_law.law import load
 from fit.model.architecture import PAPER
-from fit.planning import optimum, planning
-from fit.planning.compare import SharedProblem, compare_laws
-from fit.planning.problem import Problem
+from fit.planning import make_plan
+from fit.planning.inputs.constraints import Constraints
+from fit.planning.inputs.problem import Problem
+from fit.planning.several_laws.compare import SharedProblem, compare_laws
 
 SHAPE = dict(vocab_size=PAPER.vocab_size, width_per_block=PAPER.width_per_block)
-LIMITS = optimum.Constraints(flops=1e22, memory_bytes=8e10)
+LIMITS = Constraints(flops=1e22, memory_bytes=8e10)
 WIDTHS = np.geomspace(64, 12_800, 200_001)
 ACTIVE = 2 * WIDTHS * 50257 + 13 * WIDTHS**3 / 64
 
@@ -31,7 +32,7 @@ def answers(*laws, limits=LIMITS, experts=None):
 
 def test_the_joint_law_answers_as_its_plan():
     row = answers("joint-moe-2025")[0]["joint-moe-2025"]
-    planned = planning.plan_within(Problem(load("joint-moe-2025"), PAPER, LIMITS, [1, 2, 4, 8, 16, 32]))
+    planned = make_plan.plan_within(Problem(load("joint-moe-2025"), PAPER, LIMITS, [1, 2, 4, 8, 16, 32]))
     for name in ("n_experts", "n_active", "n_total", "n_tokens", "loss", "size_bound", "memory_bytes"):
         assert row[name] == planned["best"][name]
     outside = {o["column"]: o["factor"] for o in row["extrapolation"]}
@@ -106,7 +107,7 @@ def test_what_the_laws_agree_on():
 
 
 def test_without_a_limit_of_memory_the_numbers_compared_set_the_answer():
-    rows, result = answers("joint-moe-2025", "sparsity-2025", limits=optimum.Constraints(flops=1e20))
+    rows, result = answers("joint-moe-2025", "sparsity-2025", limits=Constraints(flops=1e20))
     assert {a["column"]: a["limit"] for a in result["agreement"]}["n_experts"] == "experts"
     assert rows["sparsity-2025"]["not_bounded"] and not rows["joint-moe-2025"]["not_bounded"]
 

@@ -12,13 +12,14 @@ import pytest
 import fit
 from fit import __main__ as command_line
 from fit.errors import UserError
+from fit.fitted_law import repeated
 from fit.fitted_law.law import Law, load
 from fit.form import Form
 from fit.laws import FORMS, joint
 from fit.messages import units
 from fit.model.architecture import PAPER
 from fit.model.chips import CHIPS
-from fit.planning import plan_config, repeats
+from fit.planning.emit import plan_config
 from jmoe.config import schema
 from jmoe.config.check import check_config
 from jmoe.cost.chips import CHIPS as JMOE_CHIPS
@@ -232,14 +233,14 @@ def test_what_never_reaches_a_loss_says_so(capsys):
 
 def test_worth_of_what_is_repeated():
     """Values that Muennighoff et al. print: App. A's example, and 0.051 parameters for each unique token on C4."""
-    assert repeats._worth(5.0, 1.0, 3.0) == pytest.approx(3.21, abs=0.005)
-    assert repeats._worth(101.0, 1.0, 3.0) == pytest.approx(4, abs=1e-9)
+    assert repeated._worth(5.0, 1.0, 3.0) == pytest.approx(3.21, abs=0.005)
+    assert repeated._worth(101.0, 1.0, 3.0) == pytest.approx(4, abs=1e-9)
     a, b, e, alpha = 6.255414, 7.3049974, 0.6254804, 0.3526596
     coefficients = dict(A=np.exp(a), B=np.exp(b), E=np.exp(e), alpha=alpha, beta=alpha)
-    law = repeats.of_law(Law("c4", FORMS["chinchilla"], coefficients), 1e9)
+    law = repeated.of_law(Law("c4", FORMS["chinchilla"], coefficients), 1e9)
     reduced = law.fresh.chinchilla_coefficients_at(1)
     many, _ = law.effective(reduced, 1e15, 1e9)
-    assert many / (1 + repeats.R_N) / 1e9 == pytest.approx(0.051, rel=0.01)
+    assert many / (1 + repeated.R_N) / 1e9 == pytest.approx(0.051, rel=0.01)
     # no parameter in excess, every token new: nothing changes
     assert law.predict(4e7, 8e8) == pytest.approx(law.fresh.predict(4e7, 8e8), rel=1e-12)
     size = 1e9 * 0.0512
@@ -312,7 +313,7 @@ def test_repeated_text_needs_a_law_of_its_kind():
         **{name: value for name, value in vars(joint).items() if name != "chinchilla_coefficients_at"}
     )
     with pytest.raises(UserError, match="the worth of its repeated text is not known"):
-        repeats.of_law(Law("searched", Form(page), fit_runs.TABLE_3), 1e9)
+        repeated.of_law(Law("searched", Form(page), fit_runs.TABLE_3), 1e9)
 
 
 def test_durations():

@@ -7,8 +7,8 @@ from fit.model import efficiencies
 from fit.model.chips import CHIPS
 from fit.model.layout import Layout
 from fit.model.shape import ModelShape
-from fit.planning import grid
-from fit.planning.training_chips import MEMORY_SHARE
+from fit.planning.inputs import grid
+from fit.planning.inputs.training_chips import MEMORY_SHARE
 
 LAW = "joint-moe-2025"
 FLOPS = dict(flops=1e22, chips="H100:64", dollars_per_hour=2)

@@ -15,10 +15,15 @@ from fit import __main__ as command_line
 from fit.fitted_law.law import load
 from fit.model import efficiencies
 from fit.model.architecture import PAPER
-from fit.planning import by_hours, grid, joint_draws, measurement, odds, planning, solve, votes
-from fit.planning.constraints import Constraints
-from fit.planning.options import PlanOptions
-from fit.planning.problem import Problem
+from fit.planning import make_plan
+from fit.planning.chosen import optimum
+from fit.planning.inputs import grid
+from fit.planning.inputs.constraints import Constraints
+from fit.planning.inputs.options import PlanOptions
+from fit.planning.inputs.problem import Problem
+from fit.planning.search import by_hours
+from fit.planning.several_laws import votes
+from fit.planning.uncertainty import joint_draws, measurement, odds
 from fit.table.runs import Errors
 
 JOINT = "joint-moe-2025"
@@ -125,7 +130,7 @@ def by_hand(law, e, problem, log_speeds, deltas):
     for part in by_hours.candidates_within(problem, e, (24.0, 24.0)):
         assert len(set(part.row)) == 1
         n_active = part.models.n_active[part.row[0]]
-        trained = part.tokens(problem, 24.0).max() * np.exp(log_speeds)
+        trained = part.tokens_within_hours(problem, 24.0).max() * np.exp(log_speeds)
         size_term = c["a"] * effective**deltas * n_active ** (c["alpha"] + c["gamma"] * log_e)
         data_term = c["b"] * effective ** c["omega"] * trained ** (c["beta"] + c["zeta"] * log_e)
         losses.append(size_term + data_term + c["c"])
@@ -143,7 +148,7 @@ def test_two_candidates_by_hand():
     solved = joint_draws.solve_draws(problem, [1.0, 8.0], draws)
     expected = np.array([by_hand(law, e, problem, log_speeds[i], deltas) for i, e in enumerate((1, 8))])
     assert solved.loss == pytest.approx(expected, rel=1e-9)
-    optima, _ = solve.solve(dataclasses.replace(problem, experts=(1, 8)))
+    optima, _ = optimum.optima_of(dataclasses.replace(problem, experts=(1, 8)))
     rows = [*odds._rows(odds.Ranking(problem, optima, draws, solved, [1, 0]), None)]
     best = expected.argmin(axis=0)
     assert 0 < best.sum() < 6
@@ -179,14 +184,14 @@ def test_frequencies_sum_to_draws_and_the_chosen_has_the_least_regret(limits, sc
 
 def test_without_spread_everything_is_the_median():
     problem = asked(with_draws(JOINT), spreads=NO_SPREAD)
-    plan = planning.plan_within(dataclasses.replace(problem, experts=(1, 8, 32)))
+    plan = make_plan.plan_within(dataclasses.replace(problem, experts=(1, 8, 32)))
     found = plan.odds
     assert found.recommended == found.by_median == min(plan.optima, key=lambda row: row.loss).n_experts
     assert found.row(found.recommended).best_in_draws == found.draws == 200
-    for row, optimum in zip(found.experts, plan.optima, strict=True):
-        assert row.loss == pytest.approx([optimum.loss] * 2, rel=1e-12)
-        assert row.n_active == [optimum.n_active] * 2 and row.n_tokens == [optimum.n_tokens] * 2
-        assert row.regret == pytest.approx([optimum.loss - plan.best.loss] * 2, abs=1e-12)
+    for row, best in zip(found.experts, plan.optima, strict=True):
+        assert row.loss == pytest.approx([best.loss] * 2, rel=1e-12)
+        assert row.n_active == [best.n_active] * 2 and row.n_tokens == [best.n_tokens] * 2
+        assert row.regret == pytest.approx([best.loss - plan.best.loss] * 2, abs=1e-12)
     assert found.speed_share is None and found.measurement is None
 
 
@@ -296,7 +301,7 @@ def test_a_measurement_never_makes_a_choice_worse(mean, known, unknown):
 def test_what_is_measured_is_what_decides():
     """Where speeds alone are open, an hour of both settles it. Where the law alone is, so do runs."""
     problem = asked(with_draws(JOINT), spreads=dict(within_source=0.3), chips="H100:64", hours=240.0)
-    plan = planning.plan_within(dataclasses.replace(problem, experts=(8, 16)))
+    plan = make_plan.plan_within(dataclasses.replace(problem, experts=(8, 16)))
     found = plan.odds
     assert found.settled is False and found.speed_share == pytest.approx(1)
     assert found.measurement.of == "speeds" and found.measurement.settles

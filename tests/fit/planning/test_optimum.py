@@ -1,4 +1,4 @@
-"""Optima against brute force, the paper's Tables 1 and 2, and counts written out by hand."""
+"""BestModels against brute force, the paper's Tables 1 and 2, and counts written out by hand."""
 
 import dataclasses
 import json
@@ -16,8 +16,14 @@ from fit.fitting import learning_rate
 from fit.laws import FORMS
 from fit.model import architecture
 from fit.model.chips import CHIPS, Chip
-from fit.planning import cost, dense_models, optimum, plan_answer, planning, recipe, target
-from fit.planning.problem import Problem
+from fit.planning import make_plan
+from fit.planning.answer import plan_answer
+from fit.planning.chosen import cost
+from fit.planning.context import dense_models
+from fit.planning.inputs.constraints import Constraints
+from fit.planning.inputs.problem import Problem
+from fit.planning.search import solver, target
+from fit.planning.space import recipe
 from fit.render import tables
 
 PAPER = architecture.Architecture()
@@ -114,7 +120,7 @@ def test_constrained_optimum_is_brute_force(flops, memory, kv, served, cap, e, n
 
     if flops is None and (memory is None or cap is None):
         return
-    constraints = optimum.Constraints(
+    constraints = Constraints(
         flops=power(flops),
         memory_bytes=power(memory),
         kv_tokens=kv,
@@ -127,7 +133,7 @@ def test_constrained_optimum_is_brute_force(flops, memory, kv, served, cap, e, n
         if k < 1:
             form = FORMS[f"{law.form.name}_coupled"]
             law = dataclasses.replace(law, form=form, coefficients=law.coefficients | {"k": k}, bootstrap=None)
-        result = optimum.best_models(Problem(law, PAPER, constraints), e)
+        result = solver.best_models(Problem(law, PAPER, constraints), e)
         expected = brute_force(law.chinchilla_coefficients_at(e), e, constraints)
     assert bool(result.feasible) == (expected is not None)
     if expected is not None:
@@ -144,17 +150,17 @@ def test_constrained_optimum_is_brute_force(flops, memory, kv, served, cap, e, n
 def test_a_memory_that_holds_the_smallest_model_exactly(law, width_per_block, e):
     shape = architecture.Architecture(vocab_size=257, width_per_block=width_per_block)
     smallest = float(shape.n_total(width_per_block, e))
-    limits = optimum.Constraints(flops=1e22, memory_bytes=2 * smallest)
-    best = optimum.best_models(Problem(law, shape, limits), e)
+    limits = Constraints(flops=1e22, memory_bytes=2 * smallest)
+    best = solver.best_models(Problem(law, shape, limits), e)
     assert best.feasible and float(best.n_total) == pytest.approx(smallest, rel=1e-8)
 
 
 def test_inference_optimum_size_is_brute_force(law):
     """The loss is flat at its optimum, so the size is compared too: with inference tokens it solves an equation."""
-    constraints = optimum.Constraints(flops=1e22, inference_tokens=1e11)
+    constraints = Constraints(flops=1e22, inference_tokens=1e11)
     for e in (1, 8):
         _, size = brute_force(law.chinchilla_coefficients_at(e), e, constraints)
-        assert float(optimum.best_models(Problem(law, PAPER, constraints), e).n_active) == pytest.approx(size, rel=1e-5)
+        assert float(solver.best_models(Problem(law, PAPER, constraints), e).n_active) == pytest.approx(size, rel=1e-5)
 
 
 @pytest.mark.parametrize("kind, count", [("H100", 1), ("v5e", 8), ("H100", 64), ("B200", 512)])
@@ -164,9 +170,7 @@ def test_optimum_on_chips_is_brute_force(law, kind, count):
     flops = 1e23
     chips = cost.Chips(kind, count, 0.4)
     for e in (1, 2, 8, 64):
-        result = optimum.best_models(
-            Problem(law, PAPER, optimum.Constraints(flops=flops, memory_bytes=1e12, chips=chips)), e
-        )
+        result = solver.best_models(Problem(law, PAPER, Constraints(flops=flops, memory_bytes=1e12, chips=chips)), e)
         d = np.exp(np.linspace(np.log(64.0), np.log(3e5), 2_000_001))
         size, total = (2 * d * 50257 + weights * d**3 / 64 for weights in (13, 4 + 9 * e))
         tokens = max(512, 8192 / count)
@@ -190,20 +194,20 @@ def test_optimum_on_chips_is_brute_force(law, kind, count):
 def test_loss_falls_as_constraints_loosen(law):
     for name, values in dict(flops=np.geomspace(1e19, 1e25, 30), memory_bytes=np.geomspace(1e9, 1e12, 30)).items():
         constraints = dataclasses.replace(
-            optimum.Constraints(flops=1e22, memory_bytes=4e10, kv_tokens=4096.0), **{name: values}
+            Constraints(flops=1e22, memory_bytes=4e10, kv_tokens=4096.0), **{name: values}
         )
-        assert np.all(np.diff(optimum.best_models(Problem(law, PAPER, constraints), 4.0).loss) <= 1e-12)
+        assert np.all(np.diff(solver.best_models(Problem(law, PAPER, constraints), 4.0).loss) <= 1e-12)
 
 
 def test_near_optimal_band_ends_at_a_tenth_of_a_percent(law):
     for constraints in (
-        optimum.Constraints(flops=1e22),
-        optimum.Constraints(flops=1e22, inference_tokens=1e11),
-        optimum.Constraints(flops=1e22, memory_bytes=8e10),
-        optimum.Constraints(flops=1e21, max_tokens=2e10),
+        Constraints(flops=1e22),
+        Constraints(flops=1e22, inference_tokens=1e11),
+        Constraints(flops=1e22, memory_bytes=8e10),
+        Constraints(flops=1e21, max_tokens=2e10),
     ):
-        result = optimum.best_of_each_number(Problem(law, PAPER, constraints, law.experts))
-        low, high = optimum.near_optimal(Problem(law, PAPER, constraints), result)
+        result = solver.best_of_each_number(Problem(law, PAPER, constraints, law.experts))
+        low, high = solver.near_optimal(Problem(law, PAPER, constraints), result)
         target = 1.001 * result.loss.min()
         assert np.isfinite(low).any()
         for i in np.flatnonzero(np.isfinite(low)):
@@ -211,7 +215,7 @@ def test_near_optimal_band_ends_at_a_tenth_of_a_percent(law):
 
             def loss(size, law_at_experts=law_at_experts, constraints=constraints):
                 m, mu, n, nu, c = law_at_experts
-                return m * size**mu + n * constraints.tokens(size) ** nu + c
+                return m * size**mu + n * constraints.tokens_within_flops(size) ** nu + c
 
             for end, outside in ((low[i], low[i] * 0.99), (high[i], high[i] * 1.01)):
                 assert loss(end) <= target * (1 + 1e-9)
@@ -222,15 +226,15 @@ def test_near_optimal_band_ends_at_a_tenth_of_a_percent(law):
 
 def test_flops_of_dense_inverts_the_optimum(law):
     for constraints in (
-        optimum.Constraints(flops=1e21),
-        optimum.Constraints(flops=1e22, memory_bytes=8e10, kv_tokens=16384.0, inference_tokens=1e11),
+        Constraints(flops=1e21),
+        Constraints(flops=1e22, memory_bytes=8e10, kv_tokens=16384.0, inference_tokens=1e11),
     ):
-        best = np.nanmin(optimum.best_of_each_number(Problem(law, PAPER, constraints, law.experts)).loss)
-        needed = target.least_flops(Problem(law, PAPER, constraints), 1.0, best)
-        dense = optimum.best_of_each_number(Problem(law, PAPER, dataclasses.replace(constraints, flops=needed), [1]))
+        best = np.nanmin(solver.best_of_each_number(Problem(law, PAPER, constraints, law.experts)).loss)
+        needed = target.least_budget(Problem(law, PAPER, constraints), 1.0, best)
+        dense = solver.best_of_each_number(Problem(law, PAPER, dataclasses.replace(constraints, flops=needed), [1]))
         assert dense.loss[0] == pytest.approx(best, rel=1e-9) and needed > constraints.flops
     # 24 GB never hold a dense model as good as 32 experts without a limit.
-    assert target.least_flops(Problem(law, PAPER, optimum.Constraints(flops=1e22, memory_bytes=1e9)), 1.0, 2.07) is None
+    assert target.least_budget(Problem(law, PAPER, Constraints(flops=1e22, memory_bytes=1e9)), 1.0, 2.07) is None
 
 
 def test_a_root_without_a_change_of_sign_is_nan():
@@ -262,13 +266,13 @@ def test_roots_are_those_of_bisection(function):
 @pytest.mark.parametrize(
     "constraints, words",
     [
-        (optimum.Constraints(flops=1e21, memory_bytes=1e6), ["--memory_gb", "13 times", "0.001 GB"]),
-        (optimum.Constraints(flops=1e21, inference_tokens=1e15), ["--flops", "13 times", "--inference_tokens"]),
-        (optimum.Constraints(flops=1e3), ["--flops", "single token"]),
-        (optimum.Constraints(memory_bytes=1e9), ["nothing bounds"]),
-        (optimum.Constraints(flops=1e21, chips=cost.Chips("tiny", 2, 0.4)), ["--chips", "GB of 2 x tiny"]),
+        (Constraints(flops=1e21, memory_bytes=1e6), ["--memory_gb", "13 times", "0.001 GB"]),
+        (Constraints(flops=1e21, inference_tokens=1e15), ["--flops", "13 times", "--inference_tokens"]),
+        (Constraints(flops=1e3), ["--flops", "single token"]),
+        (Constraints(memory_bytes=1e9), ["nothing bounds"]),
+        (Constraints(flops=1e21, chips=cost.Chips("tiny", 2, 0.4)), ["--chips", "GB of 2 x tiny"]),
         (
-            optimum.Constraints(memory_bytes=1e9, max_tokens=1e9, inference_tokens=1e9),
+            Constraints(memory_bytes=1e9, max_tokens=1e9, inference_tokens=1e9),
             ["--inference_tokens", "--flops"],
         ),
     ],
@@ -276,14 +280,14 @@ def test_roots_are_those_of_bisection(function):
 def test_what_cannot_be_met_is_named(law, constraints, words, monkeypatch):
     monkeypatch.setitem(CHIPS, "tiny", Chip("tiny", "tiny", 1e12, 1e7, 1e9))
     with pytest.raises(UserError) as e:
-        optimum.best_of_each_number(Problem(law, PAPER, constraints, law.experts))
+        solver.best_of_each_number(Problem(law, PAPER, constraints, law.experts))
     assert all(word in e.value.sentence for word in words) and "\n" not in e.value.sentence
 
 
 def test_law_that_does_not_fall_is_refused():
     rising = Law("x", FORMS["chinchilla"], dict(A=1.0, B=1.0, E=1.0, alpha=-0.1, beta=0.3))
     with pytest.raises(UserError, match="does not fall"):
-        optimum.best_of_each_number(Problem(rising, PAPER, optimum.Constraints(flops=1e20), [1]))
+        solver.best_of_each_number(Problem(rising, PAPER, Constraints(flops=1e20), [1]))
 
 
 def test_width_inverts_n_active():
@@ -316,8 +320,8 @@ def test_exact_parameters_weight_by_weight():
 def test_buildable_is_best_of_all_depths_and_widths(law, memory, kv_tokens):
     """Of the planned number of experts: as good as the optimum, or the best of all depths and heads whose width per
     block is within 15% of the law's; and no model as good is closer to the law's."""
-    constraints = optimum.Constraints(flops=3e20, memory_bytes=memory, kv_tokens=kv_tokens, inference_tokens=1e10)
-    made = planning.plan_within(Problem(law, PAPER, constraints, [1, 2, 4, 8, 16, 32]))
+    constraints = Constraints(flops=3e20, memory_bytes=memory, kv_tokens=kv_tokens, inference_tokens=1e10)
+    made = make_plan.plan_within(Problem(law, PAPER, constraints, [1, 2, 4, 8, 16, 32]))
     e = made["best"]["n_experts"]
     candidates = []
     for blocks in range(1, 80):
@@ -345,20 +349,20 @@ def test_another_number_of_experts_is_built_only_where_the_planned_one_does_not_
     """Norms and routers are more than what the law counts: a memory that the smallest planned model fills is too
     small."""
     smallest = architecture.Model(PAPER, 1, 2)
-    limits = optimum.Constraints(flops=1e17, memory_bytes=float(smallest.shape.n_total + smallest.exact_parameters))
-    made = planning.plan_within(Problem(law, PAPER, limits, [1, 2]))
+    limits = Constraints(flops=1e17, memory_bytes=float(smallest.shape.n_total + smallest.exact_parameters))
+    made = make_plan.plan_within(Problem(law, PAPER, limits, [1, 2]))
     assert made["best"]["n_experts"] == 2 and made["buildable"]["n_experts"] == 1
     assert plan_answer.what_to_train(made).startswith("Train a dense model")
     (line,) = map(str, plan_answer.continuous(made))
     assert "a mixture of 2 experts" in line and "none with this number of experts meets the limits" in line
-    none = planning.plan_within(Problem(law, PAPER, limits, [2]))
+    none = make_plan.plan_within(Problem(law, PAPER, limits, [2]))
     assert none["buildable"] is None
     assert plan_answer.what_to_train(none).endswith("; with whole blocks and heads no model meets the limits.")
 
 
 def test_rule_of_thumb_holds_for_the_published_law(law):
-    rows = dense_models.rules_of_thumb(Problem(law, PAPER, optimum.Constraints(flops=1e21), [1, 2, 4, 8, 16]))
-    dense = optimum.best_of_each_number(Problem(law, PAPER, optimum.Constraints(flops=1e21), [1]))
+    rows = dense_models.rules_of_thumb(Problem(law, PAPER, Constraints(flops=1e21), [1, 2, 4, 8, 16]))
+    dense = solver.best_of_each_number(Problem(law, PAPER, Constraints(flops=1e21), [1]))
     assert [row["n_experts"] for row in rows] == [2, 4, 8]
     for row in rows:
         assert row["holds"] and row["n_tokens"] == pytest.approx(row["n_experts"] * dense.n_tokens[0])

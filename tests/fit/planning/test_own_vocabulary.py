@@ -17,12 +17,13 @@ from fit.fitting import fitting
 from fit.laws import FORMS
 from fit.model import reference_model
 from fit.model.architecture import PAPER, Architecture, Model
-from fit.planning import optimum, planning
-from fit.planning.compare import SharedProblem, compare_laws
-from fit.planning.constraints import Constraints
-from fit.planning.model_grid import loss_of_shapes, whole_models
-from fit.planning.options import PlanOptions
-from fit.planning.problem import Problem
+from fit.planning import make_plan
+from fit.planning.inputs.constraints import Constraints
+from fit.planning.inputs.options import PlanOptions
+from fit.planning.inputs.problem import Problem
+from fit.planning.search import solver
+from fit.planning.several_laws.compare import SharedProblem, compare_laws
+from fit.planning.space.model_grid import loss_of_shapes, whole_models
 from fit.table.runs import read_runs, subset
 
 OWN = 50257
@@ -72,7 +73,7 @@ def test_by_flops_it_is_the_best_of_a_grid(sparsity_law, name, flops, memory_gb,
         flops=flops, memory_bytes=None if memory_gb is None else memory_gb * 1e9, inference_tokens=served
     )
     architecture = dataclasses.replace(PAPER, vocab_size=vocab_size)
-    found = optimum.best_of_each_number(Problem(law, architecture, limits, [1, 8, 32]))
+    found = solver.best_of_each_number(Problem(law, architecture, limits, [1, 8, 32]))
     for i, e in enumerate((1, 8, 32)):
 
         def loss(widths, e=e):
@@ -111,7 +112,7 @@ def test_the_same_blocks_have_the_same_loss(name):
     built = []
     for vocab_size in (257, law_counts.law_vocabulary(law), 256_000):
         architecture = Architecture(vocab_size)
-        losses.append(optimum.loss_of_sizes(law, architecture, 1.0, architecture.n_active(widths), 1e9))
+        losses.append(law_counts.loss_of_sizes(law, architecture, 1.0, architecture.n_active(widths), 1e9))
         problem = Problem(law=law, architecture=architecture, constraints=Constraints())
         models = [Model(architecture, 8, 1, width=512), Model(architecture, 9, 1, width=640)]
         models = whole_models(problem, 1.0, models)
@@ -144,7 +145,7 @@ def test_draws_and_intervals_follow():
     bootstrap = fit_runs.bootstrap([row] * 10, beyond=Beyond(training_flops=1e20, drift=(0.01,) * 10))
     drawn = dataclasses.replace(law, name="drawn", bootstrap=bootstrap, noise=Scatter(total=0.0))
     (architecture,) = PlanOptions.parse(flops=1e22, shape=dict(vocab_size=256_000)).architectures(drawn)
-    plan = planning.plan_within(Problem(drawn, architecture, Constraints(flops=1e22), [8]))
+    plan = make_plan.plan_within(Problem(drawn, architecture, Constraints(flops=1e22), [8]))
     counted = blocks(plan.best.d_model) + 2 * OWN * plan.best.d_model
     drift = (6 * counted * plan.best.n_tokens / 1e20) ** 0.01
     assert plan.odds.experts[0].loss == pytest.approx([plan.best.loss * drift] * 2, rel=1e-9)
@@ -164,7 +165,7 @@ def test_width_and_depth_outside_the_runs_are_said():
     law = load(LAW)
     ranges = law.runs.ranges | dict(d_model=(512.0, 1024.0), n_blocks=(8.0, 40.0))
     measured = dataclasses.replace(law, name="mine", runs=FittedRuns(ranges=ranges))
-    plan = planning.plan_within(Problem(measured, PAPER, Constraints(flops=1e21), [8]))
+    plan = make_plan.plan_within(Problem(measured, PAPER, Constraints(flops=1e21), [8]))
     width = {row["column"]: row for row in plan.best.extrapolation}["d_model"]
     assert width["factor"] == pytest.approx(plan.best.d_model / 1024) and width["high"] == 1024
     (answer,) = compare_laws([measured], SharedProblem(SHAPE, Constraints(flops=1e21), [8])).laws

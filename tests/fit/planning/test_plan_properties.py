@@ -19,13 +19,22 @@ from fit.model.chips import CHIPS
 from fit.model.layout import Layout
 from fit.model.shape import ModelShape
 from fit.model.step_cost import step_cost
-from fit.planning import by_hours, grid, joint_draws, optimum, rates, recipe, shape_choice, solve
-from fit.planning.options import PlanOptions
-from fit.planning.problem import Problem
+from fit.planning.chosen import optimum, shape_choice
+from fit.planning.inputs import grid
+from fit.planning.inputs.options import PlanOptions
+from fit.planning.inputs.problem import Problem
+from fit.planning.search import by_hours, solver
+from fit.planning.space import candidate_search, rates, recipe
+from fit.planning.uncertainty import joint_draws
 from launch import prices
 
 JOINT = "joint-moe-2025"
 SAME = 1 + 1e-9  # rounding of a loss
+
+
+def best_of(problem, n_experts):
+    """The best candidate of a problem by hours with a number of experts; None where there is none."""
+    return by_hours.best_within_hours(problem, n_experts).candidates[0]
 
 
 def asked(law, chips, hours, options=None, layouts=None, **limits):
@@ -41,7 +50,7 @@ def asked(law, chips, hours, options=None, layouts=None, **limits):
 def best(chips, hours, experts=(8, 32), law=JOINT, **limits):
     """The best candidate of a plan by hours."""
     question = asked(law, chips, hours, **limits)
-    found = [by_hours.best_of(question, e) for e in experts]
+    found = [best_of(question, e) for e in experts]
     return min((each for each in found if each is not None), key=lambda each: each.loss)
 
 
@@ -53,7 +62,7 @@ COARSE = grid.Grid(
 
 def losses_of(questions, e):
     """The losses of the best candidates of questions [(chips, hours, limits)] on the grid COARSE; infinite for none."""
-    found = [by_hours.best_of(asked(JOINT, chips, h, layouts=COARSE, **limits), e) for chips, h, limits in questions]
+    found = [best_of(asked(JOINT, chips, h, layouts=COARSE, **limits), e) for chips, h, limits in questions]
     return [math.inf if each is None else each.loss for each in found]
 
 
@@ -184,7 +193,7 @@ def planned(i):
 
 def emitted(plan, law, folder):
     """The config that a plan emits."""
-    from fit.planning import plan_config
+    from fit.planning.emit import plan_config
 
     path = folder / "planned.py"
     path.write_text(plan_config.source(load(law), plan), encoding="utf-8")
@@ -356,7 +365,7 @@ def test_brute_force_agrees(e):
     for hours in np.geomspace(0.3, 2400, 25):
         for limits in ({}, dict(max_tokens=float(2e8 * hours))):
             question = asked(JOINT, "H100:16", float(hours), layouts=LESS, **limits)
-            assert by_hours.best_of(question, e).loss == pytest.approx(by_loops(e, hours, **limits), rel=1e-6)
+            assert best_of(question, e).loss == pytest.approx(by_loops(e, hours, **limits), rel=1e-6)
 
 
 @pytest.mark.parametrize("e", [1, 8])
@@ -392,8 +401,8 @@ def test_no_option_left_out_betters_an_answer():
         values = getattr(SMALL, name)
         left_out = rng.choice(values)
         smaller = dataclasses.replace(SMALL, **{name: tuple(value for value in values if value != left_out)})
-        whole = by_hours.best_of(asked(JOINT, chips, hours, layouts=SMALL), e)
-        part = by_hours.best_of(asked(JOINT, chips, hours, layouts=smaller), e)
+        whole = best_of(asked(JOINT, chips, hours, layouts=SMALL), e)
+        part = best_of(asked(JOINT, chips, hours, layouts=smaller), e)
         assert whole is not None
         assert part is None or part.loss >= whole.loss / SAME
 
@@ -408,7 +417,7 @@ def test_the_line_by_flops_is_the_closed_form():
     for limits in ({}, dict(chips="v5p:4096")):
         constraints = PlanOptions.parse(flops=1e20, **limits).constraints()
         for e in law.experts:
-            found = optimum.best_models(Problem(law, PAPER, dataclasses.replace(constraints, flops=flops)), e)
+            found = solver.best_models(Problem(law, PAPER, dataclasses.replace(constraints, flops=flops)), e)
             m, mu, n, nu = (float(x) for x in law.chinchilla_coefficients_at(float(e))[:4])
             size = (m * mu / (n * nu)) ** (-1 / (mu + nu)) * (flops / 6) ** (nu / (mu + nu))
             assert found.n_active == pytest.approx(size, rel=1e-9)
@@ -425,7 +434,7 @@ def test_what_is_built_is_near_the_line(law, e):
     These are asked by shapes of the grid alone, without limits.
     """
     rng = random.Random(e)
-    is_closed = load(law).closed_form
+    is_closed = load(law).reduces_to_chinchilla
     for _ in range(5):
         flops = 10 ** rng.uniform(19.5, 25)
         limit = rng.choice([{}, dict(memory_gb=160), dict(max_tokens=3e10), dict(inference_tokens=1e11)])
@@ -444,7 +453,7 @@ CHIPS_BY_FLOPS = [("H100", n) for n in (1, 7, 12, 24, 61)] + [("v5e", 16)]
 def built_by_flops(law, constraints, e, layouts=None):
     """(the line's optimum, what is built) of a plan by FLOPs on chips with one number of experts."""
     problem = Problem(law, PAPER, constraints, [e])
-    (row,), _ = solve.solve(problem)
+    (row,), _ = optimum.optima_of(problem)
     if layouts is not None:
         problem = dataclasses.replace(problem, grid=layouts)
     return row, shape_choice.on_grid(problem, [row], row)
@@ -472,7 +481,7 @@ def test_a_plan_by_flops_prices_what_a_plan_by_hours_emits():
         chips = f"{rng.choice(['H100', 'H200', 'v5e', 'B200'])}:{rng.choice([4, 8, 12, 16])}"
         hours = 10 ** rng.uniform(0.5, 3)
         e = rng.choice([1, 4, 32])
-        planned = by_hours.best_of(asked(JOINT, chips, hours, layouts=SMALL), e)
+        planned = best_of(asked(JOINT, chips, hours, layouts=SMALL), e)
         n_active = float(planned.models.n_active[planned.row])
         limits = PlanOptions.parse(
             chips=chips,
@@ -489,10 +498,10 @@ def test_budgets_together_answer_as_each_alone():
     """Hours in an array share candidates, and have the best of each number of hours alone, in counts and loss."""
     hours = np.array([[1.0, 30.0, 31.0], [1e-15, 100.0, 1e5]])
     problem = asked(JOINT, "H100:61", 100, layouts=COARSE)
-    together = optimum.best_models(problem.with_budget(hours), 8.0)
+    together = solver.best_models(problem.with_budget(hours), 8.0)
     assert together.loss.shape == hours.shape and not together.feasible[1, 0]
     for i in np.ndindex(*hours.shape):
-        alone = by_hours.best_of(problem.with_budget(float(hours[i])), 8.0)
+        alone = best_of(problem.with_budget(float(hours[i])), 8.0)
         assert together.feasible[i] == (alone is not None)
         if alone is not None:
             row = together.row(i, ("n_active", "n_total", "n_tokens", "loss", "d_model"))
@@ -505,9 +514,7 @@ def test_a_bound_is_below_every_candidate():
     for e, chips in itertools.product((1, 32), ("H100:16", "v5e:16", "tpu7x:4")):
         problem = asked(JOINT, chips, 100, layouts=SMALL)
         for found in by_hours.candidates_within(problem, e, (1.0, 1e5)):
-            from fit.planning import candidates
-
-            floor = candidates.least_seconds(problem, found.models)
+            floor = candidate_search.least_seconds(problem, found.models)
             assert (found.seconds_per_token * found.n_chips >= floor[found.row]).all()
 
 

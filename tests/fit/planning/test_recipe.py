@@ -11,7 +11,7 @@ from configs import pretrain
 from fit import __main__ as command_line
 from fit.fitted_law.law import load
 from fit.model.architecture import PAPER, Architecture, Model
-from fit.planning import rates, recipe
+from fit.planning.space import ramps, rates, recipe
 from jmoe.config import counts, schema
 from jmoe.config.check import check_config
 from jmoe.config.schedule import Schedule
@@ -163,9 +163,9 @@ def test_very_few_and_very_many_steps_are_doubted(n_tokens, batches, said):
 
 def test_a_ramp_for_a_mesh_has_whole_multiples():
     ramp = ((0, 1_048_576), (10, 2_097_152), (20, 4_194_304))
-    assert recipe.divisible(ramp, 4096) == ramp
-    assert recipe.divisible(ramp, 96 * 4096) == ((0, 3 * 96 * 4096), (10, 6 * 96 * 4096), (20, 11 * 96 * 4096))
-    assert recipe.divisible(ramp, 1024 * 4096) == ((0, 4_194_304),)
+    assert ramps.divisible(ramp, 4096) == ramp
+    assert ramps.divisible(ramp, 96 * 4096) == ((0, 3 * 96 * 4096), (10, 6 * 96 * 4096), (20, 11 * 96 * 4096))
+    assert ramps.divisible(ramp, 1024 * 4096) == ((0, 4_194_304),)
 
 
 # The plan that practitioners would sign, and its config.
@@ -178,7 +178,7 @@ def test_ten_days_of_64_h100_have_a_recipe_of_published_models(law, tmp_path, ca
     built = result["buildable"]
     assert 1e-4 <= built["learning_rate"] <= 4e-4 and built["sequence"] == 4096
     assert 1e6 <= built["batch_tokens"][-1][1] <= 16e6
-    assert 2_000 < recipe.steps_of(built["batch_tokens"], built["n_tokens"]) < 500_000
+    assert 2_000 < ramps.steps_of(built["batch_tokens"], built["n_tokens"]) < 500_000
     config = runpy.run_path(str(path))["get_config"]()
     check_config(schema.complete(config))
     schedule = Schedule(config.lock())

@@ -13,15 +13,15 @@ from fit.errors import UserError
 from fit.fitted_law.law import Law, load
 from fit.form import Form
 from fit.laws import joint
-from fit.model import hardware
+from fit.model import hardware, serving
 from fit.model.architecture import PAPER
 from fit.model.efficiencies import calibrated
 from fit.model.reference_model import PUBLISHED, PublishedModel, of_config, read
-from fit.planning import optimum, serving
-from fit.planning.constraints import Constraints
-from fit.planning.options import PlanOptions
-from fit.planning.problem import Problem
-from fit.planning.serving import Served, ServingChips
+from fit.model.serving import Served, ServingChips
+from fit.planning.inputs.constraints import Constraints
+from fit.planning.inputs.options import PlanOptions
+from fit.planning.inputs.problem import Problem
+from fit.planning.search import solver
 
 LAW = "joint-moe-2025"
 LLAMAS = {
@@ -192,7 +192,7 @@ def test_a_required_speed_by_brute_force(law, limits, required, batch):
     options = PlanOptions.parse(chips="H100:4096", serve=dict(tokens_per_second=required, batch=batch), **limits)
     constraints = options.constraints(())
     experts = [1.0, 2.0, 8.0, 32.0]
-    solved = optimum.best_of_each_number(Problem(law, PAPER, constraints, experts))
+    solved = solver.best_of_each_number(Problem(law, PAPER, constraints, experts))
     for i, e in enumerate(experts):
         assert solved.loss[i] == pytest.approx(least_by_brute_force(law, limits, e, required, batch), rel=1e-6)
         served = constraints.served(PAPER, solved.d_model[i], e)

@@ -4,6 +4,7 @@ import contextlib
 import json
 import math
 
+import fit_runs
 import helpers
 import numpy as np
 import pytest
@@ -14,7 +15,8 @@ from configs import joint_moe
 from fit import __main__ as command_line
 from fit.model import hardware
 from fit.model.shape import ModelShape
-from fit.planning import mesh
+from fit.planning.emit import plan_config
+from fit.planning.inputs import mesh
 from jmoe.config import counts
 from jmoe.config.check import check_mesh
 from jmoe.errors import UserError
@@ -64,6 +66,96 @@ def test_a_law_of_ones_own_runs_is_started_with_the_batches_that_are_timed(hours
     config = plans_start.config_of(case, plan, str(tmp_path))
     assert plans_start.refusal(case, plan, config) == "" and plans_start.other_hours(case, plan, config) == ""
     assert [list(step) for step in config.batch_tokens] == plan.buildable.batch_tokens
+
+
+def fitted(tmp_path, **columns):
+    """The path of a law.json fitted to the demo's runs with more columns."""
+    runs = fit_runs.write_demo_csv(tmp_path / "runs.csv", **columns)
+    fit.save(fit.law(runs, "joint", starts=4), tmp_path / "law.json")
+    return str(tmp_path / "law.json")
+
+
+N_TOKENS = fit_runs.demo_runs()[0].n_tokens
+BATCHES = {  # by the batches at the end of the runs: (the ramp, hours within which a plan has the recipe of the runs)
+    "one": (np.full(36, 4_096), ((0, 4_096),)),
+    "odd": (np.full(36, 5_000), ((0, 5_000),)),
+    "ramp": (np.where(N_TOKENS > 400_000, 8_192, 4_096), ((0, 4_096), (327_680, 8_192))),
+}
+
+
+@pytest.mark.parametrize("name", BATCHES)
+def test_a_plan_has_the_batches_of_a_table_that_says_them(name, tmp_path, capsys):
+    """In whole groups of each mesh, and never larger: on 8 chips, and on more than there are rows in a batch."""
+    column, ramp = BATCHES[name]
+    law = fitted(tmp_path, batch_tokens=column.tolist())
+    for kind, count in (("H100", 1), ("H100", 8), ("v5e", 64)):
+        case = plans_start.Case(law, kind, count, 1e-4)
+        plan = plans_start.plan_of(case)
+        built = plan.buildable
+        config = plans_start.config_of(case, plan, str(tmp_path))
+        assert plans_start.refusal(case, plan, config) == "" and plans_start.other_hours(case, plan, config) == ""
+        assert "batch_of_layout" not in {found.code for found in plan.findings}
+        assert [list(step) for step in config.batch_tokens] == built.batch_tokens
+        assert config.batch_tokens[-1][1] == built.cost.step_tokens
+        mesh_ = built.cost.mesh
+        unit = mesh_.data * mesh_.expert * config.model.group_tokens
+        for (start, batch), (ramp_start, most) in zip(config.batch_tokens, ramp, strict=True):
+            assert start == ramp_start and most / 2 < batch <= most and batch % unit == 0
+        assert built.batch_allowed == [ramp[-1][1] / 2, ramp[-1][1]]
+    capsys.readouterr()
+    flags = [f"--law={law}", "--chips=H100:8", "--hours=0.0001", f"--emit_config={tmp_path}/typed.py", "--json"]
+    assert command_line.run(["plan", *flags]) == 0
+    typed = json.loads(capsys.readouterr().out)["buildable"]
+    config = plans_start.module_of(tmp_path / "typed.py", "typed").get_config()
+    assert [list(step) for step in config.batch_tokens] == typed["batch_tokens"]
+
+
+def test_a_table_of_the_papers_batches_plans_as_without_the_column(tmp_path):
+    """Its config says them already: up to 262,144 tokens."""
+    papers = dict(config=["configs/joint_moe.py"] * 36)
+    plans = []
+    for column in ({}, {"batch_tokens": [65_536] * 36}):  # the runs end within the first 500M tokens
+        law = fit.load(fitted(tmp_path, **papers, **column))
+        plans.append(fit.plan(law, chips="H100:8", hours=0.01).to_dict())
+    assert plans[0] == plans[1]
+    assert plans[0]["buildable"]["batch_tokens"] == [[0, 65_536], [500_000_000, 131_072], [1_000_000_000, 262_144]]
+
+
+def papers_law(tmp_path, **columns):
+    """The path of a law.json fitted to the paper's grid of runs, with more columns of one value each."""
+    runs = fit_runs.paper_runs()
+    columns = dict(vocab_size=50_257, width_per_block=64, seq_len=512) | columns
+    table = fit_runs.write_csv(
+        tmp_path / "runs.csv", runs, **{name: [value] * len(runs.loss) for name, value in columns.items()}
+    )
+    fit.save(fit.law(table, "joint", starts=4), tmp_path / "law.json")
+    return str(tmp_path / "law.json")
+
+
+def test_a_batch_of_an_odd_number_of_groups_is_split_as_others_are(tmp_path):
+    """The chips do not hold it whole. 31 times 65,536 tokens have no half, and still cost hardly more than 32 times."""
+    losses = []
+    for n_groups in (31, 32):
+        law = papers_law(tmp_path, batch_tokens=n_groups * 65_536, config="configs/joint_moe.py", overrides="")
+        case = plans_start.Case(law, "v5e", 8, 24)
+        plan = plans_start.plan_of(case)
+        config = plans_start.config_of(case, plan, str(tmp_path))
+        assert plans_start.refusal(case, plan, config) == "" and plans_start.other_hours(case, plan, config) == ""
+        assert config.batch_tokens == ((0, n_groups * 65_536),)
+        assert 0 < config.microbatch_tokens < n_groups * 65_536
+        losses.append(plan.buildable.loss)
+    assert losses[0] == pytest.approx(losses[1], rel=0.005)
+
+
+def test_a_law_without_a_config_has_the_batches_of_its_table(tmp_path):
+    """Models of the paper's shape start from the paper's config, with these batches."""
+    law = fit.load(papers_law(tmp_path, batch_tokens=32_768))
+    plan = fit.plan(law, flops=1e19, shape="paper")
+    assert plan.base_config == "configs/joint_moe.py" and plan.buildable.batch_tokens == [[0, 32_768]]
+    (tmp_path / "planned.py").write_text(plan_config.source(law, plan))
+    config = plans_start.module_of(tmp_path / "planned.py", "planned").get_config()
+    assert config.batch_tokens == ((0, 32_768),)
+    assert fit.plan(law, flops=1e16, chips="H100:8").buildable.batch_tokens == [[0, 32_768]]
 
 
 CASES = [

@@ -10,13 +10,13 @@ from planner_tab import Planner, calculating_tab, typed
 
 from fit import __main__ as command_line
 from fit.fitted_law.law import load
-from fit.planning import candidates, modelled_speed
-from fit.planning.constraints import Constraints
-from fit.planning.grid import ShapeRequest
-from fit.planning.model_grid import models_of
-from fit.planning.optimum import best_of_each_number
-from fit.planning.problem import Problem
-from fit.planning.training_chips import MEMORY_SHARE, Chips
+from fit.planning.inputs.constraints import Constraints
+from fit.planning.inputs.problem import Problem
+from fit.planning.inputs.requests import ShapeRequest
+from fit.planning.inputs.training_chips import MEMORY_SHARE, Chips
+from fit.planning.search.solver import best_of_each_number
+from fit.planning.space import calibration, candidate_search
+from fit.planning.space.model_grid import models_of
 
 LAW = "joint-moe-2025"
 COUNTS = (1, 2, 4, 8, 16, 32, 64)
@@ -88,7 +88,7 @@ def question_of(state):
     )
     experts = tuple(map(int, state["experts"].split(","))) if "experts" in state else law.experts
     problem = Problem(law, architecture, limits, experts)
-    return modelled_speed.at_modelled_speeds(problem, None)
+    return calibration.at_modelled_speeds(problem, None)
 
 
 def hours_of(problem, row):
@@ -98,7 +98,7 @@ def hours_of(problem, row):
     for models in models_of(problem, row["n_experts"]):
         is_model = (models.n_active == row["n_active"]) & (models.n_total == row["n_total"])
         rows = np.flatnonzero(is_model & (np.asarray(models.shape.d_model) == row["d_model"]))
-        part = candidates.on_tokens(problem, models, rows, np.full(len(models.n_active), row["n_tokens"]))
+        part = candidate_search.on_tokens(problem, models, rows, np.full(len(models.n_active), row["n_tokens"]))
         if part is not None:
             hours += (row["n_tokens"] * part.seconds_per_token / 3600).tolist()
     return min(hours)

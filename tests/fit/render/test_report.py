@@ -11,7 +11,7 @@ import fit
 from fit import __main__ as command_line
 from fit.messages import units
 from fit.model import efficiencies
-from fit.planning import compare
+from fit.planning.several_laws import compare
 from fit.render import figures, report
 from fit.render.figures import budget, style
 from fit.render.report_options import ReportOptions

@@ -12,7 +12,7 @@ from fit import __main__ as command_line
 from fit.errors import UserError
 from fit.fitted_law.law import load
 from fit.fitting import isoflop
-from fit.planning import leverage
+from fit.planning.several_laws import leverage
 from fit.studies import surface
 from fit.table.table import Table, write
 

@@ -93,6 +93,7 @@ def test_a_run_learns_and_says_what_it_was(undisturbed):
     said = soak.outcome(undisturbed)
     small, large = said["branch-8192", "result"], said["branch-16384", "result"]
     assert (small["n_tokens"], large["n_tokens"]) == (8192, 16384)
+    assert small["batch_tokens"] == large["batch_tokens"] == 512  # at the end; each run began with 256
     assert large["loss"] < small["loss"] < np.log(257)
     columns = MIXTURE.keys() - {"n_heads"}  # what was there before has no column of its own
     assert {name: large[name] for name in columns} == {name: MIXTURE[name] for name in columns}

@@ -1,0 +1,164 @@
+"""The best model with each number of experts: its counts, its speed and its cost."""
+
+import dataclasses
+
+import numpy as np
+
+from fit.aliases import Json
+from fit.model.architecture import INFERENCE, training_flops
+from fit.planning.chosen import cost, modelled_speed
+from fit.planning.chosen.cost import Cost, CostedModel
+from fit.planning.chosen.extrapolation import extrapolation_of
+from fit.planning.chosen.modelled_speed import Speed
+from fit.planning.inputs.problem import Problem
+from fit.planning.search import infeasible, solver
+from fit.planning.search.best_models import COLUMNS, BestModels
+from fit.planning.space.candidates import BestCandidate
+from fit.results import NOT_IN_JSON, Record, optional
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Optimum(Record):
+    """The best model with one number of experts. n_active and d_model are real numbers, not rounded to a model.
+
+    Attributes:
+      n_experts: Experts in each layer, as the law counts them; 1 is a dense model.
+      n_active: Parameters that a token uses, with embedding and head.
+      n_total: All parameters.
+      n_tokens: Training tokens.
+      loss: Predicted loss.
+      d_model: Width.
+      size_bound: What fixes the size: "" (nothing), "memory", "chips", "serving", "tokens", "plateau" or "smallest".
+      memory_bytes: Of weights and cache when the model is served.
+      training_flops: 6 n_active n_tokens.
+      inference_flops_per_token: 2 n_active.
+      near_optimal_n_active: [least, most] n_active whose loss is within 0.1% of the best plan's; None if none is.
+      extrapolation: Values outside what the law was fitted to.
+      speed: Its speed; only where speeds are modelled.
+      chips: The chips that train it, where some of those given stand idle.
+      cost: What it costs; only where chips are given.
+      candidate: By hours, the candidate that it is, which is built as it is; None by FLOPs.
+    """
+
+    n_experts: int
+    n_active: float
+    n_total: float
+    n_tokens: float
+    loss: float
+    d_model: float
+    size_bound: str
+    memory_bytes: float
+    training_flops: float
+    inference_flops_per_token: float
+    near_optimal_n_active: list[float] | None
+    extrapolation: list[Json]
+    speed: Speed | None = optional()
+    chips: int | None = optional()
+    cost: Cost | None = optional()
+    candidate: BestCandidate | None = dataclasses.field(default=None, compare=False, repr=False, metadata=NOT_IN_JSON)
+
+    @property
+    def experts_of_law(self) -> int:
+        """The number of experts as the law counts them."""
+        return self.n_experts
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Infeasible(Record):
+    """A number of experts with which no model is feasible, and why."""
+
+    n_experts: int
+    why: str
+
+
+def optima_of(problem: Problem) -> tuple[list[Optimum], list[Infeasible]]:
+    """The best model with each of the problem's experts, and the numbers with which none is feasible.
+
+    Raises:
+      UserError: No model is feasible.
+    """
+    found = solver.best_of_each_number(problem)
+    low, high = solver.near_optimal(problem, found)
+    optima = []
+    refused = []
+    for i, e in enumerate(found.n_experts):
+        if found.feasible[i]:
+            near = [float(low[i]), float(high[i])] if np.isfinite(low[i]) else None
+            optima.append(optimum_at(problem, found, i, near))
+        else:
+            refused.append(Infeasible(n_experts=int(e), why=str(infeasible.reason(problem.at(e), e))))
+    return optima, refused
+
+
+def optimum_at(problem: Problem, found: BestModels, i: int, near: list[float] | None) -> Optimum:
+    """The i-th of the optima of a problem.
+
+    Args:
+      problem: The problem.
+      found: Its optima.
+      i: Index of a feasible one.
+      near: Its near_optimal_n_active.
+    """
+    architecture = problem.architecture
+    constraints = problem.constraints
+    model = found.row(i, COLUMNS)
+    e = model["n_experts"]
+    n_active = model["n_active"]
+    n_tokens = model["n_tokens"]
+    speed = None
+    used = None
+    candidate = found.candidates[i] if found.candidates else None
+    if candidate is None:
+        memory_bytes = float(constraints.memory(architecture, found.d_model[i], e))
+        n_blocks = model["d_model"] / architecture.width_per_block
+        if problem.has_modelled_speeds:
+            speed = modelled_speed.speed_of_optimum(problem, e, n_active, n_tokens)
+    else:
+        memory_bytes = candidate.memory_bytes
+        n_blocks = candidate.n_blocks
+        speed = modelled_speed.speed_of_candidate(candidate)
+        used = candidate.n_chips if candidate.n_chips != problem.chips.count else None
+    flops = float(training_flops(n_active, n_tokens))
+    return Optimum(
+        **model,
+        size_bound=str(found.size_bound[i]),
+        memory_bytes=memory_bytes,
+        training_flops=flops,
+        inference_flops_per_token=float(INFERENCE * n_active),
+        near_optimal_n_active=near,
+        extrapolation=extrapolation_of(
+            problem.law,
+            architecture,
+            n_experts=e,
+            n_active=n_active,
+            n_tokens=n_tokens,
+            n_total=model["n_total"],
+            shape=(model["d_model"], n_blocks),
+        ),
+        speed=speed,
+        chips=used,
+        cost=_cost(problem, model, memory_bytes, flops, speed, used),
+        candidate=candidate,
+    )
+
+
+def _cost(
+    problem: Problem, model: Json, memory_bytes: float, flops: float, speed: Speed | None, used: int | None
+) -> Cost | None:
+    """The cost of an optimum, of the architecture's own depth at its size; None without chips."""
+    constraints = problem.constraints
+    if constraints.chips is None:
+        return None
+    e = model["n_experts"]
+    width = float(problem.architecture.d_model(model["n_active"], e))
+    trained = CostedModel(
+        shape=problem.architecture.shape(width, e),
+        n_experts=e,
+        n_active=model["n_active"],
+        n_total=model["n_total"],
+        n_parameters=model["n_total"],
+        memory_bytes=memory_bytes,
+        training_flops=flops,
+        speed=speed,
+    )
+    return cost.cost_of(trained, constraints, constraints.chips.with_count(used))

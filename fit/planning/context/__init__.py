@@ -1,0 +1,8 @@
+"""What a plan is compared with, and what to know before trusting it.
+
+other_budget.py     the best model by hours in place of FLOPs, or by FLOPs in place of hours; speed_lines.py, in words
+dense_models.py     savings against the best dense model, and the paper's rule of thumb
+repeats.py          what it is worth to read text several times
+expected_tasks.py   accuracies that the model is expected to reach
+plan_findings.py    findings on best model, draws, law and chips
+"""

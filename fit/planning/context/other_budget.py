@@ -1,0 +1,99 @@
+"""What FLOPs would choose in place of hours, or hours in place of FLOPs."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fit.aliases import Floats, Json
+from fit.model.architecture import INFERENCE, TRAINING
+from fit.planning.inputs.problem import Problem
+from fit.planning.inputs.training_chips import SECONDS_PER_HOUR
+from fit.planning.search import solver
+from fit.planning.space import size_speeds
+from fit.results import Record, optional
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OtherBudget(Record):
+    """The choice of FLOPs in place of hours or, where FLOPs are the budget, hours in place of FLOPs.
+
+    Attributes:
+      hours: The budget; where that is FLOPs, what the best model takes.
+      label: How the speeds are known.
+      by_flops: The best number of experts by FLOPs, as many as the best model in these hours takes.
+      by_time: The best number of experts in these hours.
+      n_active: Size at which the two numbers of experts are compared: of the best model in these hours or, if that is
+        less, of the largest one that the chips train with `by_flops` experts.
+      largest: That size, where it is less.
+      ratio: How fast that model trains over the best one: [10th percentile, median, 90th percentile].
+    """
+
+    hours: float
+    label: str
+    by_flops: int
+    by_time: int
+    n_active: float
+    largest: float | None = optional()
+    ratio: list[float]
+
+
+def against_other_budget(problem: Problem, best: Mapping[str, Any], experts: Floats) -> OtherBudget | None:
+    """The best number of experts under the other budget: the FLOPs of the best model in place of hours, or its hours.
+
+    Args:
+      problem: The problem.
+      best: The best model by the medians, with its speed.
+      experts: The numbers of experts to choose from.
+
+    Returns:
+      The comparison; None where no speed is modelled, or no model is feasible under the other budget.
+    """
+    if not problem.has_modelled_speeds:
+        return None
+    inference_tokens = problem.constraints.inference_tokens
+    if problem.is_by_hours:
+        flops = best["n_active"] * (TRAINING * best["n_tokens"] + INFERENCE * inference_tokens)
+        by_flops = _best(problem.within(flops=flops, hours=None), experts)
+        return None if by_flops is None else _comparison(problem, problem.budget_hours, by_flops["n_experts"], best)
+    speed = best.get("speed")
+    if speed is None:
+        return None
+    tokens = best["n_tokens"] + INFERENCE / TRAINING * inference_tokens
+    hours = tokens / speed.tokens_per_second[1] / SECONDS_PER_HOUR
+    by_time = _best(problem.within(flops=None, hours=hours), experts)
+    return None if by_time is None else _comparison(problem, hours, best["n_experts"], by_time)
+
+
+def _best(problem: Problem, experts: Floats) -> Json | None:
+    """The best model with one of these numbers of experts; None where none is feasible."""
+    solved = solver.best_models(problem, np.asarray(experts, float))
+    return solved.row(int(np.nanargmin(solved.loss))) if solved.feasible.any() else None
+
+
+def _comparison(problem: Problem, hours: float, by_flops: int, by_time: Mapping[str, Any]) -> OtherBudget:
+    """The best numbers of experts by FLOPs and by hours, beside each other. by_time: the best model by hours."""
+    calibration = problem.calibration
+    assert calibration is not None
+    n_experts = by_time["n_experts"]
+    n_active = by_time["n_active"]
+    n_tokens = by_time["n_tokens"]
+    largest = math.inf if by_flops == n_experts else size_speeds.largest_on_tokens(problem, by_flops, n_tokens)
+    size = min(n_active, largest)
+    ratio = 1.0
+    if by_flops != n_experts:
+        of_flops = size_speeds.tokens_per_second(problem, by_flops, size, n_tokens)
+        of_time = size_speeds.tokens_per_second(problem, n_experts, size, n_tokens)
+        assert of_flops is not None and of_time is not None
+        ratio = of_flops / of_time
+    return OtherBudget(
+        hours=hours,
+        label=calibration.label,
+        by_flops=by_flops,
+        by_time=n_experts,
+        n_active=size,
+        largest=largest if largest < n_active else None,
+        ratio=[ratio * factor for factor in calibration.factors(of_ratio=True)],
+    )

@@ -1,0 +1,212 @@
+"""Findings to know before trusting a plan: on its best model, its draws, its law and its chips."""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from fit.aliases import Floats
+from fit.fitted_law import models
+from fit.fitted_law.law import Law, warning_of
+from fit.messages import sentences
+from fit.messages.finding import Finding, finding
+from fit.model.architecture import PAPER, WHOLE_EXPERTS, Architecture
+from fit.model.layout import Layout
+from fit.planning.chosen.buildable import Buildable
+from fit.planning.chosen.optimum import Optimum
+from fit.planning.inputs.problem import BAND, Problem
+from fit.planning.search import solver
+from fit.planning.uncertainty.odds import Odds
+from fit.table.runs import unlikely
+
+FORMS_APART = 1.25  # factor between both forms' median sizes from which they disagree
+LOSSES_APART = 0.01  # difference of their median ln losses from which they disagree
+MOSTLY = 0.5  # share of the active parameters in embedding and head from which a plan says so
+
+
+def of_best(problem: Problem, best: Optimum) -> Iterator[Finding]:
+    """Findings on the best model: whether it is worse than a guess, what it extrapolates, whether it is unlikely or
+    mostly embedding, and whether its number of experts is at the edge of those compared."""
+    law = problem.law
+    architecture = problem.architecture
+    guess = math.log(architecture.vocab_size)  # loss of a uniform guess
+    if best.loss > guess:
+        yield finding("worse_than_guess", loss=best.loss, guess=guess, vocab_size=architecture.vocab_size)
+    if best.extrapolation:
+        yield finding("best_outside", outside=warning_of(best.extrapolation))
+        if law.beyond_runs:
+            yield law.beyond_runs
+    odd = unlikely(best)
+    if odd:
+        yield odd
+    share = embedding_share(architecture, best.d_model, best.n_active)
+    if share > MOSTLY:
+        yield finding("mostly_embedding", share=share, vocab_size=architecture.vocab_size)
+    e = best.n_experts
+    if is_best_at_edge(law, problem.experts, e):
+        is_largest = e == max(problem.experts)
+        yield finding("at_edge", n_experts=e, which="largest" if is_largest else "smallest")
+        if is_largest and not_bounded(problem.at(e)):
+            yield finding("not_bounded")
+
+
+def embedding_share(architecture: Architecture, d_model: float, n_active: float) -> float:
+    """Share of a model's active parameters that are in embedding and head."""
+    return architecture.embedding_and_head_rows * d_model / n_active
+
+
+def of_draws(odds: Odds, n_experts: int) -> Iterator[Finding]:
+    """Findings on what the draws leave open: the best number of experts, and the form of the law."""
+    if odds.settled is False and not odds.close_call:
+        wins = ", ".join(sentences.WIN.format(**row) for row in odds.most_often_best())
+        yield finding("undecided", draws=odds.draws, wins=wins)
+    disagreement = forms_disagree(odds, n_experts)
+    if disagreement:
+        yield disagreement
+
+
+def of_law(law: Law, architecture: Architecture) -> Iterator[Finding]:
+    """Findings on what the law does not know of the planned models."""
+    yield from assumed(law, architecture)
+    if not law.ranges:
+        yield finding("no_range")
+    unknown = [name for name in ("vocab_size", "width_per_block") if getattr(law.models, name) is None]
+    if unknown and architecture == PAPER:
+        values = " and ".join(f"{getattr(architecture, name):,}" for name in unknown)
+        yield finding("shape_unknown", names=" and ".join(unknown), values=values)
+
+
+def of_chips(problem: Problem, best: Optimum, built: Buildable | None) -> Iterator[Finding]:
+    """Findings on where the chips bound the best, and on what the model to build asks of them. None without chips.
+
+    Args:
+      problem: The problem.
+      best: The plan's best.
+      built: The model to build, with its cost; None where none can be built.
+    """
+    constraints = problem.constraints
+    chips = constraints.chips
+    if chips is None:
+        return
+    names = dict(kind=chips.kind, count=chips.count)
+    if best.size_bound == "chips" and (constraints.has_budget or constraints.memory_bytes is not None):
+        yield _chips_bind(problem, best)
+    if built is None or built.cost is None:
+        return
+    cost = built.cost
+    mesh = cost.mesh
+    if built.layout is not None:
+        if mesh and mesh.sending_share is not None and mesh.sending_share > 1 and built.speed is None:
+            yield finding("sends_longer", share=mesh.sending_share, **names)
+        return
+    if chips.mesh:
+        yield from _uneven(built, chips.mesh)
+    if cost.microbatch_tokens and cost.step_bytes is not None:
+        gb = dict(need=cost.step_bytes / 1e9, limit=chips.memory / 1e9)
+        step = dict(step_tokens=cost.step_tokens, microbatch_tokens=cost.microbatch_tokens)
+        yield finding("step_too_large", **gb, **step, **names)
+
+
+def _chips_bind(problem: Problem, best: Optimum) -> Finding:
+    """The best model if the chips held larger ones."""
+    chips = problem.chips
+    if problem.is_by_hours:  # nobody knows the speed of a model that the chips cannot train
+        return finding("chips_bind_by_time", n_experts=best.n_experts, kind=chips.kind, count=chips.count)
+    unbound = solver.best_of_each_number(problem.within(chips=None))
+    row = unbound.row(int(np.nanargmin(unbound.loss)), ("n_active", "n_total", "n_tokens", "loss", "d_model"))
+    shape = problem.architecture.shape(row["d_model"], row["n_experts"])
+    smallest = chips.holding(shape, on_any_mesh=not problem.has_paper_shape)
+    needed = ""
+    if smallest is not None:
+        needed = f" on {math.ceil(smallest.n_devices / chips.chip.devices)} chips"
+    return finding(
+        "chips_bind",
+        needed=needed,
+        n_experts=row["n_experts"],
+        loss=best.loss - row["loss"],
+        kind=chips.kind,
+        count=chips.count,
+    )
+
+
+def _uneven(built: Buildable, mesh: Layout) -> Iterator[Finding]:
+    """Findings on what of the model the trainer does not divide over the mesh."""
+    counts = [
+        ("model", mesh.model, "heads", built.n_heads),
+        ("model", mesh.model, "heads of keys", built.n_heads if built.n_kv_heads is None else built.n_kv_heads),
+    ]
+    if built.n_experts > 1:
+        counts.insert(0, ("expert", mesh.expert, "experts", built.experts_of_trainer))
+    for axis, size, what, count in counts:
+        if count % int(size):
+            yield finding("mesh_uneven", axis=axis, size=size, what=what, count=count)
+
+
+def forms_disagree(odds: Odds, n_experts: float) -> Finding | None:
+    """A finding where the medians of the additive and of the coupled draws disagree on the best model with this number
+    of experts: by FORMS_APART in size, or by LOSSES_APART in ln loss."""
+    row = odds.row(n_experts)
+    if row is None or row.forms is None:
+        return None
+    additive = row.forms["additive"]
+    coupled = row.forms["coupled"]
+    sizes = abs(np.log(additive["n_active"] / coupled["n_active"]))
+    losses = abs(np.log(additive["loss"] / coupled["loss"]))
+    if sizes < np.log(FORMS_APART) and losses < LOSSES_APART:
+        return None
+    values = {f"additive_{name}": value for name, value in additive.items()}
+    values |= {f"coupled_{name}": value for name, value in coupled.items()}
+    return finding("forms_disagree", draws=odds.draws, **values)
+
+
+def assumed(law: Law, architecture: Architecture) -> Iterator[Finding]:
+    """Findings on properties of the planned models that differ from the law's own models and are not in its columns,
+    and on properties in which its own runs differ."""
+    of_runs = law.shaped(architecture.vocab_size, architecture.width_per_block)
+    flags = dict(active_width="used", kv_share="kv_share", n_dense="dense_blocks")
+    if law.reads_active_width:
+        del flags["active_width"]
+    planned = []
+    known = []
+    for name, flag in flags.items():
+        if getattr(architecture, name) != getattr(of_runs, name):
+            planned.append(f"--shape={flag}:{getattr(architecture, name):g}")
+            known.append(f"{flag} {getattr(of_runs, name):g}")
+    if planned:
+        yield finding(
+            "not_read",
+            asked=", ".join(planned),
+            form=law.form.name,
+            own=", ".join(known),
+            columns=", ".join(law.form.columns),
+        )
+    whole = [name for name in WHOLE_EXPERTS if name in law.form.columns]
+    if whole and not law.models.architecture and max(law.experts) > 1:
+        values = ", ".join(f"{name} {architecture.structure(2)[name]:g}" for name in whole)
+        yield finding("whole_experts", form=law.form.name, columns=" and ".join(whole), values=values)
+    yield from models.of_architecture(law.models)
+
+
+def is_best_at_edge(law: Law, experts: Floats, n_experts: float) -> bool:
+    """As is_at_edge, for a law that reads the number of experts; False for others."""
+    return law.reads_n_experts and is_at_edge(experts, n_experts)
+
+
+def is_at_edge(experts: Floats, n_experts: float) -> bool:
+    """Whether a number is the largest or the smallest of several numbers of experts, and others may lie beyond it."""
+    return bool(len(experts) > 1 and (n_experts == max(experts) or n_experts == min(experts) > 1))
+
+
+def not_bounded(problem: Problem) -> bool:
+    """Whether, without a limit on memory, the loss still falls at numbers of experts far beyond any that can be built.
+
+    A requirement of serving is such a limit. False for laws with a closed form, and under a budget of hours: such
+    models are not timed.
+    """
+    constraints = problem.constraints
+    if problem.law.reduces_to_chinchilla or problem.law.has_fixed_n_experts or problem.is_by_hours:
+        return False
+    if constraints.memory_bytes is not None or constraints.serving is not None or not constraints.has_budget:
+        return False
+    many, more = solver.best_models(problem.within(chips=None), np.array([1e6, 1e7])).loss
+    return bool(more < many * (1 - BAND))

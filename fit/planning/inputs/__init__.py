@@ -1,0 +1,8 @@
+"""What a plan is asked, from the bottom up.
+
+grid.py             shapes and meshes to choose from; mesh.py, what a mesh must divide; requests.py, what a user fixes
+training_chips.py   the chips to train on
+constraints.py      the budget, FLOPs or hours, and the limits
+problem.py          what a plan solves: law, architecture, constraints, experts, speeds and grid
+options.py          options of fit plan and fit compare; fields_of_flags.py, which of them are fields of a flag
+"""

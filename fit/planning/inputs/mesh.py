@@ -1,0 +1,66 @@
+"""How chips share the training of a planned model, and what of the model a mesh must divide.
+
+The trainer starts what a plan chooses: both read what a mesh must divide from fit/model/divisibility.json.
+"""
+
+import json
+import pathlib
+
+import numpy as np
+
+from fit.aliases import Array, Json, Numbers
+from fit.model import architecture
+from fit.model.shape import ModelShape
+
+DIVISIBILITY: Json = json.loads(
+    (pathlib.Path(architecture.__file__).parent / "divisibility.json").read_text(encoding="utf-8")
+)
+GROUP_TOKENS = 8192  # tokens that share the experts' capacity by the recipe of the paper's runs
+
+
+def divides(
+    shape: ModelShape, sequence: int, has_narrow_experts: bool, data: Numbers, expert: Numbers, model: Numbers
+) -> Array:
+    """Whether meshes divide the sizes of models that they must divide.
+
+    Args:
+      shape: the models, all dense or all mixtures.
+      sequence: tokens in a row.
+      has_narrow_experts: whether experts have a width of their own.
+      data, expert, model: devices of the meshes' axes, which broadcast with the models.
+    """
+    is_mixture = bool(np.all(np.greater(shape.n_experts, 1)))
+    has_dense_blocks = bool(np.any(np.greater(shape.n_dense_blocks, 0)))
+    of_models = kinds(is_mixture, is_mixture and has_narrow_experts, has_dense_blocks)
+    values = {
+        "model.n_experts": shape.n_experts,
+        "model.d_model": shape.d_model,
+        "model.n_heads": shape.n_heads,
+        "model.n_kv_heads": shape.n_kv_heads,
+        "model.d_ff": shape.d_ff,
+        "model.d_expert": shape.d_expert,
+        "data.seq_len": sequence,
+    }
+    axes = dict(data=data, expert=expert, model=model)
+    fits = np.ones(np.broadcast(shape.d_model, data).shape, bool)
+    for rule in DIVISIBILITY["fields"]:
+        (axis,) = rule["axes"]
+        if rule["of"] in of_models:
+            fits &= values[rule["field"]] % axes[axis] == 0
+    return fits
+
+
+def kinds(is_mixture: bool, has_narrow_experts: bool, has_dense_blocks: bool) -> set[str]:
+    """The kinds of models, as DIVISIBILITY calls them, that a model is of.
+
+    Args:
+      is_mixture: whether it has experts.
+      has_narrow_experts: whether these have a width of their own.
+      has_dense_blocks: whether some blocks of a mixture have none.
+    """
+    of_model = {"all"}
+    if is_mixture:
+        of_model.add("mixtures")
+    if not has_narrow_experts or has_dense_blocks:
+        of_model.add("layers of d_ff")
+    return of_model

@@ -1,0 +1,113 @@
+"""The constraint that leaves no model, and by how much."""
+
+import dataclasses
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fit.aliases import Json
+from fit.messages import sentences
+from fit.messages.units import say
+from fit.model.architecture import INFERENCE, training_flops
+from fit.planning.inputs.problem import Problem
+from fit.planning.search.size_limits import SizeLimit, size_limits
+from fit.planning.space import size_speeds
+
+
+@dataclasses.dataclass(frozen=True)
+class Reason:
+    """Why no model is feasible. str() of it is one sentence.
+
+    Attributes:
+      template: One of fit.messages.sentences.
+      values: Those of its fields.
+    """
+
+    template: str
+    values: Json
+
+    def __str__(self) -> str:
+        return say(self.template, **self.values)
+
+
+def reason(problem: Problem, n_experts: ArrayLike) -> Reason:
+    """The constraint that cannot be met, and by how much.
+
+    Args:
+      problem: With the budget of the fewest experts, if several are compared.
+      n_experts: Those compared; the reason is that of the fewest that are enough.
+    """
+    architecture = problem.architecture
+    n_experts = np.atleast_1d(n_experts)
+    enough = architecture.has_enough_experts(n_experts)
+    if not enough.any():
+        return Reason(sentences.TOO_FEW_EXPERTS, dict(e=np.max(n_experts), used=architecture.top_k))
+    e = float(np.min(n_experts[enough]))
+    size = float(architecture.n_active(architecture.smallest, e))
+    inference = INFERENCE * size * problem.constraints.inference_tokens
+    needed_flops = training_flops(size, 1) + inference
+    flops = problem.constraints.flops
+    lacks_flops = flops is not None and needed_flops > np.max(flops)
+    for limit in size_limits(problem):
+        need = float(limit.required(architecture.smallest, e))
+        # chips train no model on less than a token
+        if need > limit.available and not (limit.name == "chips" and lacks_flops):
+            return _size(problem, e, limit, need)
+    if problem.is_by_hours:
+        return _hours(problem, e)
+    values = dict(
+        budget=problem.constraints.budget_flag,
+        smallest=_smallest(problem, e),
+        need=needed_flops,
+        limit=flops,
+        times=needed_flops / flops,
+        share=say(sentences.INFERENCE_SHARE, inference=inference) if inference else "",
+    )
+    return Reason(sentences.FLOPS_TOO_FEW, values)
+
+
+def _smallest(problem: Problem, e: float) -> str:
+    """The smallest model, in words."""
+    d_model = problem.architecture.smallest
+    n_blocks = round(d_model / problem.architecture.width_per_block)
+    return say(sentences.SMALLEST if n_blocks == 1 else sentences.SMALLEST_OF, d=d_model, e=e, blocks=n_blocks)
+
+
+def _size(problem: Problem, e: float, limit: SizeLimit, need: float) -> Reason:
+    """A limit on the size that the smallest model exceeds. need: what that model needs."""
+    constraints = problem.constraints
+    smallest = _smallest(problem, e)
+    serving = constraints.serving
+    if limit.name == "serving" and serving is not None:
+        values = dict(wanted=serving.tokens_per_second, nearest=serving.batch / need, batch=serving.batch)
+        return Reason(sentences.SERVED_TOO_SLOWLY, dict(smallest=smallest, **values, **vars(serving.chips)))
+    if limit.name == "chips" and not problem.has_paper_shape:
+        return _mesh(problem, e)
+    gigabytes = dict(need=need / 1e9, limit=limit.available / 1e9, times=need / limit.available)
+    if limit.name == "chips":
+        return Reason(sentences.CHIPS_TOO_FEW, dict(smallest=smallest, **gigabytes, **_chips(problem)))
+    return Reason(sentences.MEMORY_TOO_SMALL, dict(smallest=smallest, flag=limit.flag, **gigabytes))
+
+
+def _chips(problem: Problem) -> Json:
+    """{kind, count} of the chips."""
+    return dict(kind=problem.chips.kind, count=problem.chips.count)
+
+
+def _mesh(problem: Problem, e: float) -> Reason:
+    """Chips that train no model with so many experts."""
+    fixed = problem.request.fixed_mesh
+    fields = dict(expert=fixed.expert, model=fixed.model, remat=fixed.remat)
+    given = [f"{name}:{value}" for name, value in fields.items() if value is not None]
+    if given:
+        return Reason(sentences.NO_SUCH_MESH, dict(flags=f"--mesh={','.join(given)}"))
+    return Reason(sentences.NOTHING_TRAINED, dict(e=e, **_chips(problem)))
+
+
+def _hours(problem: Problem, e: float) -> Reason:
+    """Hours in which the chips train no model."""
+    if not any(size_speeds.trains_any(problem, n_experts) for n_experts in (1.0, e)):
+        return Reason(sentences.NOTHING_TIMED, _chips(problem))
+    if not size_speeds.trains_any(problem, e):
+        return Reason(sentences.NOTHING_TRAINED, dict(e=e, **_chips(problem)))
+    return Reason(sentences.HOURS_TOO_FEW, dict(budget=problem.constraints.budget_flag, smallest=_smallest(problem, e)))

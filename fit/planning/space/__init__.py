@@ -1,0 +1,9 @@
+"""The models that a plan chooses from, from the bottom up.
+
+rates.py            published laws of learning rate and batch; ramps.py, batches that rise, in whole units of a mesh
+recipe.py           how a model is trained: config, rows, batches, warm-up and peak learning rate
+model_grid.py       the shapes of the grid with their counts, recipes and limits
+calibration.py      what the chips reach: ours, or by a table of the user's speeds
+candidates.py       these models in layouts, with their seconds per token; candidate_search.py, those that could be best
+size_speeds.py      what chips reach of a size: its speed, and the largest they train
+"""

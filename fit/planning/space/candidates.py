@@ -1,0 +1,182 @@
+"""Candidates: shapes of a grid in layouts of a grid, with the seconds of a token, as arrays.
+
+A candidate is a shape with its recipe, on a number of chips, a mesh, remat, a batch and tokens at once: all that the
+emitted config says. It may be trained on `least` to `most` tokens. There its batch is one that the laws of batch allow,
+and its recipe is the one that a run of its size has: the law's own, or that of published models. Its tokens follow from
+its own speed. So nothing is iterated, and more hours never remove a candidate.
+
+Axes: [n] candidates.
+"""
+
+import dataclasses
+from typing import Self
+
+import numpy as np
+
+from fit.aliases import Array, Numbers
+from fit.fitted_law.law import Law
+from fit.model.layout import Layout
+from fit.model.step_cost import StepCost, step_cost
+from fit.planning.inputs.problem import Problem
+from fit.planning.space import recipe
+from fit.planning.space.model_grid import ModelGrid
+
+
+@dataclasses.dataclass(frozen=True)
+class OnMeshes:
+    """Models on meshes: arrays [n].
+
+    Attributes:
+      models: The shapes.
+      row: Index of the shape in `models`.
+      n_chips: Number of chips.
+      data, expert, model: Devices of the mesh's axes.
+      group_tokens: As config.model.group_tokens.
+    """
+
+    models: ModelGrid
+    row: Array
+    n_chips: Array
+    data: Array
+    expert: Array
+    model: Array
+    group_tokens: Array
+
+    @property
+    def unit(self) -> Array:
+        """The fewest tokens that the mesh divides."""
+        return self.data * self.expert * self.group_tokens
+
+    def part(self, rows: Array) -> Self:
+        """Those of these rows."""
+        names = [field.name for field in dataclasses.fields(self) if field.name != "models"]
+        return dataclasses.replace(self, **{name: getattr(self, name)[rows] for name in names})
+
+
+@dataclasses.dataclass(frozen=True)
+class InLayouts(OnMeshes):
+    """Models in layouts: arrays [n].
+
+    Attributes:
+      batch_tokens: Tokens of the largest batch.
+      microbatch_tokens: Tokens at once.
+      remat: Index in the grid's remats.
+      least, most: Training tokens from which, and up to which, the batch is allowed.
+    """
+
+    batch_tokens: Array
+    microbatch_tokens: Array
+    remat: Array
+    least: Array
+    most: Array
+
+    def layout(self, problem: Problem) -> Layout:
+        """The layouts."""
+        return Layout(
+            batch_tokens=self.batch_tokens,
+            sequence=sequence_of(problem.law, self.models.as_published),
+            data=self.data,
+            expert=self.expert,
+            model=self.model,
+            microbatch_tokens=self.microbatch_tokens,
+            remat=np.array(problem.grid.remats)[self.remat],
+            flash=self.models.as_published,
+        )
+
+    def step(self, problem: Problem) -> StepCost:
+        """A step of the largest batch of each."""
+        shape = self.models.of(self.row)
+        return step_cost(shape, self.layout(problem), problem.chips.chip, problem.efficiencies)
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidates(InLayouts):
+    """Models in layouts, with their speed: arrays [n].
+
+    Attributes:
+      seconds_per_token: Seconds of a step of the largest batch over its tokens.
+    """
+
+    seconds_per_token: Array
+
+    def tokens_within_hours(self, problem: Problem, hours: Numbers) -> Array:
+        """Whole training tokens of each in so many hours [...]: [..., n]; 0 where these are fewer than it may have."""
+        tokens = problem.tokens_within_hours(np.asarray(hours)[..., None], self.seconds_per_token)
+        tokens = np.minimum(tokens, self.most)
+        return np.where((tokens >= self.least) & (tokens >= 1), tokens, 0.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class BestCandidate:
+    """One candidate of a problem, with what it is trained on. It is built as it is.
+
+    Attributes:
+      problem: The problem.
+      candidate: The candidate alone: arrays [1].
+      n_tokens: Its training tokens.
+      loss: Nats per token.
+    """
+
+    problem: Problem
+    candidate: Candidates
+    n_tokens: int
+    loss: float
+
+    @property
+    def models(self) -> ModelGrid:
+        """The shapes, of which its own is one."""
+        return self.candidate.models
+
+    @property
+    def row(self) -> int:
+        """Index of its shape in `models`."""
+        return int(self.candidate.row[0])
+
+    @property
+    def n_active(self) -> float:
+        """Parameters that a token uses, with embedding and head."""
+        return float(self.models.n_active[self.row])
+
+    @property
+    def n_total(self) -> float:
+        """All its parameters."""
+        return float(self.models.n_total[self.row])
+
+    @property
+    def d_model(self) -> float:
+        """Its width."""
+        return float(np.asarray(self.models.shape.d_model)[self.row])
+
+    @property
+    def n_blocks(self) -> int:
+        """Its depth."""
+        return int(np.asarray(self.models.shape.n_blocks)[self.row])
+
+    @property
+    def memory_bytes(self) -> float:
+        """Bytes of weights and cache when the model is served."""
+        return float(self.models.memory_bytes[self.row])
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Speed of all its chips together."""
+        return 1 / float(self.candidate.seconds_per_token[0])
+
+    @property
+    def n_chips(self) -> int:
+        """Number of chips that train it."""
+        return int(self.candidate.n_chips[0])
+
+
+def joined(parts: list[Candidates]) -> Candidates:
+    """Concatenates candidates of the same models."""
+    names = [field.name for field in dataclasses.fields(Candidates) if field.name != "models"]
+    columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+    return Candidates(models=parts[0].models, **columns)
+
+
+def sequence_of(law: Law, as_published: bool) -> int:
+    """Tokens in a row of a recipe."""
+    if as_published:
+        return recipe.PRETRAIN_SEQUENCE
+    return law.models.seq_len or recipe.SEQUENCE

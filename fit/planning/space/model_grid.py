@@ -1,0 +1,215 @@
+"""The models that a plan chooses from: shapes of a grid with their counts, their recipe and the limits they exceed.
+
+Axes: [n_shapes] models of one number of experts.
+"""
+
+import dataclasses
+import functools
+import math
+
+import numpy as np
+
+from fit.aliases import Array, ByName
+from fit.fitted_law import law_counts
+from fit.fitted_law.law import ROUNDING
+from fit.model import hardware
+from fit.model.architecture import Architecture, Model
+from fit.model.serving import Served
+from fit.model.shape import ModelShape
+from fit.planning.inputs import grid as grid_lib
+from fit.planning.inputs.constraints import Constraints
+from fit.planning.inputs.problem import Problem
+from fit.planning.space import rates, recipe
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelGrid:
+    """The shapes with one number of experts and one recipe: arrays [n_shapes].
+
+    Attributes:
+      shape: Fields of config.model, and their counts.
+      uncounted: Parameters of embedding and head that the law does not count.
+      as_published: Whether recipe and style are those of published models, else of the law's runs.
+      law_experts: Experts as the law counts them.
+      exact_parameters: Every weight, with norms and routers.
+      memory_bytes: Bytes of weights and cache when the model is served.
+      least_tokens, most_tokens: A run of the model has this recipe on more tokens than the first, up to the second.
+      batch_laws: The batches that the recipe allows, by training tokens.
+      limited_by: The limit that excludes the model, "memory" or "serving"; "" where none does.
+    """
+
+    shape: ModelShape
+    uncounted: Array
+    as_published: bool
+    law_experts: float
+    exact_parameters: Array
+    memory_bytes: Array
+    least_tokens: Array
+    most_tokens: Array
+    batch_laws: rates.BatchLaws
+    limited_by: Array
+
+    @functools.cached_property
+    def n_active(self) -> Array:
+        """Active parameters with embedding and head."""
+        return np.asarray(self.shape.n_active)
+
+    @functools.cached_property
+    def n_total(self) -> Array:
+        """All parameters with embedding and head."""
+        return np.asarray(self.shape.n_total)
+
+    def has_recipe(self, n_tokens: Array) -> Array:
+        """Whether a run of each model on so many tokens has this recipe, [n_shapes]."""
+        return (n_tokens > self.least_tokens) & (n_tokens <= self.most_tokens)
+
+    def tokens_within_flops(self, constraints: Constraints) -> Array:
+        """Whole training tokens that FLOPs leave to each model, [n_shapes]. constraints: with one budget for all."""
+        return np.broadcast_to(np.floor(constraints.tokens_within_flops(self.n_active)), self.n_active.shape)
+
+    def of(self, rows: Array) -> ModelShape:
+        """The shapes of these rows."""
+        return take(self.shape, rows)
+
+
+def take(shape: ModelShape, rows: Array) -> ModelShape:
+    """Rows of a grid of shapes."""
+    fields = {field.name: getattr(shape, field.name) for field in dataclasses.fields(shape)}
+    return ModelShape(**{name: value[rows] if np.ndim(value) else value for name, value in fields.items()})
+
+
+def loss_of_shapes(
+    problem: Problem, models: ModelGrid, rows: Array | slice, n_tokens: Array, coefficients: ByName | None = None
+) -> Array:
+    """The law's loss of shapes on so many tokens, infinite on less than one.
+
+    It applies to models that can be built: their own counts are read, less the parameters of embedding and head that
+    the law does not count. For sizes without a shape see law_counts.loss_of_sizes.
+
+    Args:
+      problem: With the law.
+      models: The shapes.
+      rows: Which of them, [n].
+      n_tokens: Training tokens of each, [..., n].
+      coefficients: By name, in place of the law's; they broadcast with n_tokens.
+    """
+    law = problem.law
+    tokens = np.maximum(n_tokens, 1.0)
+    n_active = models.n_active[rows] - models.uncounted[rows]
+    coefficients = coefficients or law.coefficients
+    if law.reduces_to_chinchilla:
+        loss = law.chinchilla_coefficients_at(models.law_experts, coefficients).loss(n_active, tokens)
+    else:
+        n_total = models.n_total[rows] - models.uncounted[rows]
+        counts = dict(n_active=n_active, n_total=n_total, n_tokens=tokens)
+        loss = law.loss(coefficients, problem.padded.structure(models.law_experts) | counts)
+    return np.where(n_tokens >= 1, loss, np.inf)
+
+
+def models_of(problem: Problem, n_experts: float) -> list[ModelGrid]:
+    """The models with one number of experts as the law counts them, by recipe: that of the runs, then the published."""
+    return _by_recipe(problem.shapes_key, float(n_experts))
+
+
+@functools.lru_cache(maxsize=128)
+def _by_recipe(problem: Problem, n_experts: float) -> list[ModelGrid]:
+    """As models_of."""
+    if not problem.architecture.has_enough_experts(n_experts):
+        return []
+    routed = nearest_experts(problem.architecture, n_experts)
+    by_recipe = [_models(problem, routed, as_published) for as_published in (False, True)]
+    return [models for models in by_recipe if len(models.exact_parameters)]
+
+
+def nearest_experts(architecture: Architecture, n_experts: float) -> int:
+    """The trainer's number of experts that the law counts most nearly as n_experts."""
+
+    def distance(routed: int) -> float:
+        """Distance, in ln, of the law's count of so many experts from n_experts."""
+        return abs(math.log(hardware.law_experts(architecture, routed) / n_experts))
+
+    return min(hardware.whole_experts(architecture, n_experts), key=distance)
+
+
+def _models(problem: Problem, routed: int, as_published: bool) -> ModelGrid:
+    """The models of one recipe. `routed`: experts as the trainer counts them."""
+    style = hardware.style_of(problem.padded, as_published, problem.request.fixed)
+    shape = grid_lib.shapes(problem.grid, problem.padded, style, routed)
+    has_recipe, least, most = _tokens_of_recipe(problem, shape, as_published)
+    rows = np.flatnonzero(has_recipe)
+    architecture = problem.padded
+    return _described(problem, architecture, take(shape, rows), as_published, least[rows], most[rows])
+
+
+def whole_models(problem: Problem, n_experts: float, models: list[Model]) -> ModelGrid:
+    """Models of whole blocks and heads of the architecture's own shape, with the recipe of the law's runs."""
+    fields = {}
+    for name in (*grid_lib.SHAPE_FIELDS, "n_blocks"):
+        fields[name] = np.array([getattr(model.shape, name) for model in models], float)
+    shape = dataclasses.replace(models[0].shape, **fields)
+    no_tokens = np.zeros(len(models))
+    described = _described(problem, problem.architecture, shape, False, no_tokens, np.full(len(models), np.inf))
+    return dataclasses.replace(described, law_experts=n_experts)
+
+
+def _tokens_of_recipe(problem: Problem, shape: ModelShape, as_published: bool) -> tuple[Array, Array, Array]:
+    """(whether runs of each shape can have a recipe, on more tokens than, up to), arrays [n_shapes].
+
+    Small models have the recipe of the law's runs. Large ones have the published recipe where their size or their
+    tokens lie beyond the runs.
+    """
+    law = problem.law
+    base, _ = recipe.runs_config(law, False)
+    inside = np.asarray(shape.n_active - shape.embedding_and_head)
+    is_large = inside >= rates.SMALLEST
+    counts = dict(n_active=shape.n_active, n_total=shape.n_total)
+    if not law.counts_embedding:
+        counts["n_total"] = shape.n_total - shape.embedding_and_head
+    is_beyond = np.full(inside.shape, problem.request.family or base is None)
+    for name, values in counts.items():
+        if name in law.form.columns and name in law.ranges:
+            is_beyond |= values > law.ranges[name][1] * (1 + ROUNDING)
+    most_of_runs = math.inf
+    if "n_tokens" in law.ranges:
+        most_of_runs = law.ranges["n_tokens"][1] * (1 + ROUNDING)
+    if as_published:
+        has_recipe = is_large & (is_beyond | math.isfinite(most_of_runs))
+        return has_recipe, np.where(is_beyond, 0.0, most_of_runs), np.full(len(inside), np.inf)
+    return ~is_large | ~is_beyond, np.zeros(len(inside)), np.where(is_large, most_of_runs, np.inf)
+
+
+def _described(  # noqa: PLR0913  what describes models
+    problem: Problem, architecture: Architecture, shape: ModelShape, as_published: bool, least: Array, most: Array
+) -> ModelGrid:
+    """The ModelGrid of these shapes of an architecture. least, most: least_tokens and most_tokens of ModelGrid."""
+    constraints = problem.constraints
+    routed = int(np.asarray(shape.n_experts))
+    final_norm = as_published or architecture.final_norm
+    exact = np.asarray(shape.exact_parameters(as_published, final_norm))
+    cache_bytes = np.asarray(constraints.bytes_per_kv_element * shape.kv_elements(constraints.kv_tokens))
+    memory_bytes = constraints.bytes_per_parameter * exact + cache_bytes
+    return ModelGrid(
+        shape=shape,
+        uncounted=law_counts.uncounted_rows(problem.law, architecture) * np.asarray(shape.d_model),
+        as_published=as_published,
+        law_experts=hardware.law_experts(problem.architecture, routed),
+        exact_parameters=exact,
+        memory_bytes=memory_bytes,
+        least_tokens=least,
+        most_tokens=most,
+        batch_laws=recipe.batch_laws_of(problem.law, shape),
+        limited_by=_limited_by(constraints, shape, memory_bytes, cache_bytes),
+    )
+
+
+def _limited_by(constraints: Constraints, shape: ModelShape, memory_bytes: Array, cache_bytes: Array) -> Array:
+    """The limit on the served model that each shape exceeds; "" where it exceeds none."""
+    limited_by = np.full(memory_bytes.shape, "", dtype=object)
+    serving = constraints.serving
+    if serving is not None:
+        served = Served.of(shape, constraints.bytes_per_parameter, cache_bytes)
+        limited_by[serving.step_seconds(served) > serving.most_seconds] = "serving"
+        limited_by[memory_bytes > serving.chips.memory] = "memory"
+    if constraints.memory_bytes is not None:
+        limited_by[memory_bytes > constraints.memory_bytes] = "memory"
+    return limited_by

@@ -1,0 +1,116 @@
+"""What chips reach of a size: its speed, between those of shapes of the grid, and the largest that they train.
+
+Axes: [n_shapes] models of one number of experts.
+"""
+
+import functools
+import math
+
+import numpy as np
+
+from fit.aliases import Array
+from fit.planning.inputs.problem import Problem
+from fit.planning.space import candidate_search
+from fit.planning.space.model_grid import ModelGrid, models_of
+
+MOST_TOKENS = 1e18  # training tokens of a size that chips train, and of a model that reaches a loss
+SMALLEST = 8  # smallest shapes, of which chips train one if they train any
+CHUNK = 32  # shapes that are looked at together, from the largest on
+NEXT_SIZES = 8  # shapes that are looked at together beside a size
+TOKENS_PER_PARAMETER = 200  # where chips bound the size, FLOPs leave several times the tokens that are best
+AROUND = 1.25  # factor between a size and the shapes that its speed is interpolated between
+
+
+def tokens_per_second(problem: Problem, e: float, n_active: float, n_tokens: float) -> float | None:
+    """The speed of a model whose size lies between shapes of the grid.
+
+    It is interpolated linearly in logarithms, so that a smaller model is never slower. Above the largest shape that the
+    chips train, the MFU stays the same.
+
+    Args:
+      problem: The problem.
+      e: Its number of experts, as the law counts them.
+      n_active: Its active parameters.
+      n_tokens: Its training tokens.
+
+    Returns:
+      Tokens per second of all chips; None where they train no model of this size or smaller.
+    """
+    sizes = []
+    speeds = []
+    for models in models_of(problem, e):
+        all_sizes = models.n_active
+        tokens = np.full(all_sizes.shape, n_tokens)
+        order = np.argsort(-all_sizes, kind="stable")
+        rows = order[(all_sizes[order] <= AROUND * n_active) & (models.limited_by[order] == "")]
+        n_near = int(np.sum(all_sizes[rows] >= n_active / AROUND))
+        start = max(n_near, 1)
+        part = candidate_search.on_tokens(problem, models, rows[:start], tokens)
+        while part is None and start < len(rows):  # the chips train none of these: look at smaller ones
+            part = candidate_search.on_tokens(problem, models, rows[start : start + NEXT_SIZES], tokens)
+            start += NEXT_SIZES
+        if part is not None:
+            sizes.append(all_sizes[part.row])
+            speeds.append(1 / part.seconds_per_token)
+    if not sizes:
+        return None
+    return _interpolated(np.concatenate(sizes), np.concatenate(speeds), n_active)
+
+
+def _interpolated(sizes: Array, speeds: Array, n_active: float) -> float:
+    """The speed at a size, between the fastest candidates."""
+    order = np.lexsort((-speeds, sizes))
+    log_sizes, first = np.unique(np.log(sizes[order]), return_index=True)
+    log_speeds = np.log(speeds[order])[first]
+    log_speeds = np.maximum.accumulate(log_speeds[::-1])[::-1]  # a smaller model is at least as fast
+    above_largest = max(math.log(n_active) - log_sizes[-1], 0.0)
+    return math.exp(float(np.interp(math.log(n_active), log_sizes, log_speeds)) - above_largest)
+
+
+def largest_on_tokens(problem: Problem, e: float, n_tokens: float) -> float:
+    """n_active of the largest shape with e experts that the chips train on so many tokens; 0 for none."""
+    most = 0.0
+    for models in models_of(problem, e):
+        tokens = np.full(models.n_active.shape, n_tokens)
+        most = _largest_trained(problem, models, models.limited_by == "", tokens, most)
+    return most
+
+
+def largest_trained(problem: Problem, e: float) -> float:
+    """n_active of the largest shape with e experts that the chips train on TOKENS_PER_PARAMETER; 0 for none.
+
+    It does not depend on the budget, so that more FLOPs never allow a smaller model.
+    """
+    return _largest_of_any_budget(problem.candidates_key, float(e))
+
+
+@functools.lru_cache(maxsize=128)
+def _largest_of_any_budget(problem: Problem, e: float) -> float:
+    """As largest_trained."""
+    most = 0.0
+    for models in models_of(problem, e):
+        tokens = np.clip(TOKENS_PER_PARAMETER * models.n_active, models.least_tokens + 1, models.most_tokens)
+        most = _largest_trained(problem, models, models.has_recipe(tokens), tokens, most)
+    return most
+
+
+def _largest_trained(problem: Problem, models: ModelGrid, is_allowed: Array, tokens: Array, at_least: float) -> float:
+    """n_active of the largest allowed shape that the chips train, where that is above `at_least`; else `at_least`."""
+    sizes = models.n_active
+    order = np.argsort(-sizes, kind="stable")
+    rows = order[is_allowed[order] & (sizes[order] > at_least)]
+    for start in range(0, len(rows), CHUNK):
+        trained = candidate_search.trained_on(problem, models, rows[start : start + CHUNK], tokens)
+        if len(trained):
+            return float(sizes[trained].max())
+    return at_least
+
+
+def trains_any(problem: Problem, e: float) -> bool:
+    """Whether the chips train any model with one number of experts, however long it takes."""
+    for models in models_of(problem, e):
+        rows = np.argsort(models.n_active, kind="stable")[:SMALLEST]
+        tokens = np.maximum(models.least_tokens + 1, 1e9)
+        if len(candidate_search.trained_on(problem, models, rows, tokens)):
+            return True
+    return False

@@ -1,0 +1,90 @@
+"""Plans that two ways of asking must agree on: budgets alone and in an array, chips and devices, paths of one file.
+
+Axes: n budgets.
+"""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import fit
+from fit import __main__ as command_line
+from fit.fitted_law.law import load
+from fit.planning import make_plan
+from fit.planning.inputs.options import PlanOptions
+from fit.planning.search import solver
+
+LAW = "joint-moe-2025"
+
+
+@pytest.mark.parametrize("n_experts", [1, 8])
+@pytest.mark.parametrize("chips", ["A100:1", "H100:8"])
+def test_more_flops_are_never_worse_and_a_budget_alone_is_that_of_an_array(chips, n_experts):
+    """Up to budgets that no such chips ever give: then the chips bound the size, and only tokens grow."""
+    law = load(LAW)
+    problem = make_plan.problem_of(law, PlanOptions(flops=1e20, chips=chips), law.architecture)
+    flops = np.geomspace(1e18, 1e30, 13)
+    together = solver.best_models(problem.within(flops=flops), n_experts).loss
+    alone = [float(solver.best_models(problem.within(flops=each), n_experts).loss) for each in flops.tolist()]
+    np.testing.assert_array_equal(alone, together)
+    assert np.all(np.diff(together) < 0)
+
+
+def test_a_loss_within_reach_on_few_chips_is_reached():
+    """The least FLOPs of a target are those at which the plan by FLOPs has that loss."""
+    reached = fit.plan(LAW, target_loss=2.3, chips="A100:1", experts=(1,)).target.best
+    again = fit.plan(LAW, flops=reached.flops, chips="A100:1", experts=(1,)).best
+    assert again.loss == pytest.approx(2.3, abs=1e-6) and again.size_bound == "chips"
+
+
+def test_where_text_runs_out_before_the_hours_speeds_decide_nothing():
+    """Slower than modelled by any spread, the chips still read all tokens in a fraction of the hours."""
+    plan = fit.plan(LAW, chips="H100:64", hours=2000, max_tokens=1e10, experts=(1, 8))
+    for row in plan.odds.experts:
+        assert row.n_tokens == [1e10, 1e10]
+    assert plan.odds.speed_share < 0.02
+
+
+def skewed(law):
+    """The law with ten draws, in three of which many experts are far worse, so that mean and median disagree."""
+    draws = {name: np.full(10, value) for name, value in law.coefficients.items()}
+    draws["gamma"] = draws["gamma"] * ([1] * 7 + [2, 2, 3])
+    rows = np.stack([draws[name] for name in law.form.names], axis=1).tolist()
+    return dataclasses.replace(law, bootstrap=dataclasses.replace(law.bootstrap, draws=rows))
+
+
+def test_the_odds_are_of_the_number_of_experts_that_is_recommended():
+    """By a budget the least expected loss decides, by a loss to reach the medians, at which it is reached."""
+    law = skewed(load(LAW))
+    by_budget = make_plan.best_plan(law, PlanOptions(flops=1e20))
+    assert by_budget.odds.recommended == by_budget.best.n_experts != by_budget.odds.by_median
+    by_target = make_plan.best_plan(law, PlanOptions(target_loss=2.6))
+    assert by_target.odds.recommended == by_target.best.n_experts == by_target.odds.by_median
+
+
+def test_a_cap_that_does_not_bind_costs_nothing():
+    plan = make_plan.best_plan(skewed(load(LAW)), PlanOptions(flops=1e20, max_tokens=1e17))
+    assert plan.loss_of_token_cap == 0
+
+
+def test_a_mesh_of_devices_is_counted_in_chips():
+    """jax sees two devices in a tpu7x, so a mesh of 8 devices needs 4 chips."""
+    plan = fit.plan(LAW, flops=1e14, chips="tpu7x:4", mesh="expert:8", experts=(1, 8))
+    mesh = plan.buildable.cost.mesh
+    assert mesh.data * mesh.expert * mesh.model == 8
+    assert mesh.chips <= 4
+
+
+def test_a_config_by_another_path_to_it_is_emitted_alike(tmp_path, monkeypatch):
+    monkeypatch.chdir(command_line.__file__.rsplit("/", 2)[0])
+    configs = []
+    for base in ("configs/joint_moe.py", "./configs/joint_moe.py"):
+        path = tmp_path / "planned.py"
+        flags = ["--flops=1e18", "--chips=H100:8", f"--base_config={base}", f"--emit_config={path}"]
+        assert command_line.run(["plan", f"--law={LAW}", *flags]) == 0
+        fields = [line for line in path.read_text().splitlines() if line.startswith("    config.")]
+        configs.append(fields)
+        path.unlink()
+    assert configs[0] == configs[1]
+    assert any("mesh.expert" in line for line in configs[0])
