@@ -14,6 +14,8 @@ import leftovers
 # what a shell starts in the background ignores Ctrl-C, and the tests' processes would inherit that
 signal.signal(signal.SIGINT, signal.default_int_handler)
 leftovers.end_with_this_process()
+if "PYTEST_XDIST_WORKER" in os.environ:
+    gc.disable()  # until pytest_collection_finish: nothing of what is imported is garbage
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of processes start, and read what the first one compiled
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # more of them would wait for each other: several workers share few cores
@@ -158,6 +160,7 @@ def pytest_collection_finish():
     sys.dont_write_bytecode = True
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_runtest_logreport(report):

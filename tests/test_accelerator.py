@@ -26,6 +26,10 @@ ROOT = pathlib.Path(__file__).parent.parent
 
 
 def measure(out, *flags):
+    compiled = pathlib.Path(f"{out}-traces/compiled")  # else each folder of traces has its own
+    if not compiled.is_symlink():
+        compiled.parent.mkdir(exist_ok=True)
+        compiled.symlink_to(pathlib.Path(os.environ["JMOE_CACHE"]) / "compiled")
     return helpers.run("benchmarks.accelerator", "--kind=cpu", f"--out={out}", *flags, timeout=600)
 
 

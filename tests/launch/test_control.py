@@ -31,7 +31,7 @@ def sweep(tmp_path, text_glob):
     helpers.slow_steps(config)
     jobs = [
         {"n_tokens": (65_536,), "optimizer.lr_law.constant": 70.0},
-        {"n_tokens": (32_768,)},
+        {"n_tokens": (16_384,)},
         {"n_tokens": (8_192,)},
         {"n_tokens": (4_096,)},
     ]

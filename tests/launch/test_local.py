@@ -163,7 +163,7 @@ def wait_for_steps(process, workdir, n: int) -> bool:
     """Until `n` more steps are logged; False if the sweep ended before."""
     target = sweeps.steps(workdir) + n
     while process.poll() is None and sweeps.steps(workdir) < target:
-        time.sleep(0.01)
+        time.sleep(0.02)
     return process.poll() is None
 
 

@@ -25,10 +25,10 @@ def as_its_user(cluster, monkeypatch):
 
 def test_one_job_of_a_capped_array(cluster, tmp_path, text_glob):
     """Two tasks a job, one job at a time; the long one is cancelled, and the other ends the sweep."""
-    config = str(helpers.write_config(tmp_path, text_glob))
-    sweep = sweeps.write_sweep(
-        tmp_path, config, [{"n_tokens": (163_840,)}, {"n_tokens": (8_192,)}, {"n_tokens": (4_096,)}]
-    )
+    config = helpers.write_config(tmp_path, text_glob)
+    slow_file = helpers.slow_steps(config)
+    varied = [{"n_tokens": (163_840,)}, {"n_tokens": (8_192,)}, {"n_tokens": (4_096,)}]
+    sweep = sweeps.write_sweep(tmp_path, config, varied)
     workdir = tmp_path / "capped"
     told = tmp_path / "told"
     (tmp_path / "tell.py").write_text("import os, sys; open(sys.argv[1], 'w').write(os.environ['JMOE_RUNS_MISSING'])")
@@ -48,6 +48,7 @@ def test_one_job_of_a_capped_array(cluster, tmp_path, text_glob):
     wait(lambda: sweeps.steps(workdir) > 3, "no step was trained")
     follow = helpers.start("launch.logs", here, f"--job={slow}", "--follow", stderr=subprocess.DEVNULL)[0]
     cancelled = one("cancel", slow)
+    slow_file.unlink()
     assert f"cancelled job {slow}: task {array}_0 was cancelled" in cancelled.stdout, cancelled
     wait(lambda: told.exists(), "the end was not told")
     assert told.read_text() == "2" and follow.wait(300) == 0

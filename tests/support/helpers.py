@@ -16,6 +16,24 @@ import warm
 
 ROOT = pathlib.Path(__file__).parents[2]
 
+# in front of a config file: where a trainer reads it, every process of a run keeps what it compiles. On CPUs the key of
+# a program in the cache differs by process, and jax writes those of the first process alone: the others would compile
+# all of it at each start
+KEPT_BY_ALL = """
+import sys
+
+compiler = sys.modules.get("jax._src.compiler")
+if compiler and compiler._cache_write.__name__ == "_cache_write":
+    cache_write = compiler._cache_write
+
+    def write_by_all(key, seconds, name, backend, executable, *callbacks):  # jax 0.10 has callbacks
+        if compiler.distributed.global_state.process_id and not any(callbacks):
+            compiler.compilation_cache.put_executable_and_time(key, name, executable, backend, int(seconds))
+        else:
+            cache_write(key, seconds, name, backend, executable, *callbacks)
+
+    compiler._cache_write = write_by_all
+"""
 CONFIG = """
 from configs import quickstart
 
@@ -59,7 +77,7 @@ if log and log.Log.write.__name__ == "write":
     def slowly(self, *values):
         write(self, *values)
         if pathlib.Path({slow!r}).exists():
-            time.sleep(0.5)
+            time.sleep(1)
 
     log.Log.write = slowly
 """
@@ -69,12 +87,13 @@ GROWING = ((0, 256), (4_096, 512))  # batches of two sizes: two steps to compile
 def write_config(folder, text_glob, batch_tokens=GROWING[:1], checkpoint_every=20):
     """A config file in `folder`; its runs take a few seconds, and each save as long as a dozen of its steps."""
     path = folder / "tiny.py"
-    path.write_text(CONFIG.format(path=text_glob, batch_tokens=batch_tokens, checkpoint_every=checkpoint_every))
+    fields = CONFIG.format(path=text_glob, batch_tokens=batch_tokens, checkpoint_every=checkpoint_every)
+    path.write_text(KEPT_BY_ALL + fields)
     return path
 
 
 def slow_steps(config: pathlib.Path) -> pathlib.Path:
-    """Has the trainers of a config file take half a second a step, and no processor, while the returned file exists:
+    """Has the trainers of a config file take a second a step, and no processor, while the returned file exists:
     a run is long enough for what is done to it meanwhile, and short once the file is gone."""
     slow = config.with_suffix(".slow")
     slow.touch()
@@ -133,11 +152,12 @@ def begin(module: str, flags, env: dict, **places):
     return subprocess.Popen(command(module, *flags), env=env, text=True, **places)
 
 
-def wait_until(condition, processes=(), seconds: float = 200.0) -> None:
-    """Waits until `condition()` holds, a process has ended, or `seconds`, far too long, have passed."""
+def wait_until(condition, processes=(), seconds: float = 200.0, every: float = 0.02) -> None:
+    """Waits until `condition()` holds, a process has ended, or `seconds`, far too long, have passed; looks `every` so
+    many seconds."""
     deadline = time.monotonic() + seconds
     while not condition() and all(p.poll() is None for p in processes) and time.monotonic() < deadline:
-        time.sleep(0.005)
+        time.sleep(every)
 
 
 def spawn(module: str, *flags, env: dict | None = None, **places) -> subprocess.Popen:

@@ -46,12 +46,12 @@ def kill_until_done(
                 wait_for(processes)
             else:
                 wait_for_moment(moment, workdir, processes, chance)
-                saving = any(workdir.rglob("*.orbax-checkpoint-tmp*"))
+                in_a_save = saving(workdir)
                 alone = moment != "start" and chance.random() < 0.5  # at the start, a survivor waits five minutes
                 for victim in [chance.choice(processes)] if alone else processes:
                     victim.send_signal(signal.SIGKILL)
                 codes = wait_for(processes)
-                hits.append("save" if saving else moment if moment != "save" else "step")
+                hits.append("save" if in_a_save else moment if moment != "save" else "step")
         said = log_path.read_text()
         check_resumed(said, newest)
         if moment is None:
@@ -82,8 +82,8 @@ def wait_for_moment(moment: str, workdir, processes, chance) -> None:
         time.sleep(chance.random() * 0.05)
     else:
         for _ in range(chance.randint(1, 2)):
-            helpers.wait_until(lambda: not any(workdir.rglob("*.orbax-checkpoint-tmp*")), processes)
-            helpers.wait_until(lambda: any(workdir.rglob("*.orbax-checkpoint-tmp*")), processes)
+            helpers.wait_until(lambda: not saving(workdir), processes, every=0.005)
+            helpers.wait_until(lambda: saving(workdir), processes, every=0.005)
         time.sleep(chance.random() * chance.choice((0, 0.02, 0.1)))
 
 
@@ -97,6 +97,11 @@ def check_resumed(said: str, newest: dict[str, int]) -> None:
         elif segment == "trunk" and not seen:
             assert int(step) == newest.get(segment, int(step)), (segment, step, newest)
         seen.add(segment)
+
+
+def saving(workdir) -> bool:
+    """Whether a save is being written."""
+    return any(workdir.rglob("*.orbax-checkpoint-tmp*"))
 
 
 def saves(workdir) -> dict[str, int]:

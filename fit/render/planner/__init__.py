@@ -5,7 +5,8 @@ formulas.py  the formulas that the laws' pages state in JavaScript
 numbers.js   numbers as the command line writes them    counts.js      parameters, bytes and tokens of a model
 serving.js   the speed of decoding and of prompts
 law.js       the laws at a model, their ranges          solve.js       the best model under limits
-speeds.js    the best model in hours, from Python's speeds  odds.js   how often each number of experts is the best
+speeds.js    the best model in hours, from Python's speeds (page_speeds.py)
+odds.js      how often each number of experts is the best
 cost.js      hours, dollars, speed                      plan.js        what `fit plan --json` prints
 compare.js   what several laws would build              messages.js    sentences and findings, and refusals
 findings.js  what to know before a plan is trusted      data.js        what page.py gives the scripts

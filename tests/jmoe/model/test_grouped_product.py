@@ -12,7 +12,11 @@ from jmoe.model import grouped_product
 from jmoe.model.moe import reference_moe
 from tests.jmoe.model import test_moe
 
-tokamax = pytest.importorskip("tokamax", reason="without tokamax: needs Python 3.12, no product was compared")
+
+@pytest.fixture(autouse=True)
+def needs_tokamax():
+    """Imported here and not with the file, which every worker reads: it takes two seconds."""
+    pytest.importorskip("tokamax", reason="without tokamax: needs Python 3.12, no product was compared")
 
 
 def products(rows, weights, counts):

@@ -1,5 +1,6 @@
 """Checkpoints that a disk has damaged: found, named and skipped, whatever file it is and on whichever mesh."""
 
+import functools
 import gc
 import os
 import random
@@ -32,6 +33,7 @@ RECORD = {
 }
 
 
+@functools.cache
 def state(mesh, seed: int):
     """Parameters and Adam's state like those of training: sharded, replicated and scalar arrays."""
 

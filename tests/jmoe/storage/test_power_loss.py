@@ -96,14 +96,21 @@ class Reader:
     def _read(self, folder: epath.Path) -> bool:
         try:
             record = read_record(folder)
-            config = config_of_record(record["config"])
-            mesh = sharding.make_mesh(config, jax.devices()[:1])
+            mesh, params, opt_state = abstract_of(json.dumps(record["config"]))
             with jax.set_mesh(mesh):
-                params, opt_state = abstract_state(config, mesh)
                 read_arrays(folder, record, params=params, opt_state=opt_state)
         except (Damaged, UserError):
             return False
         return True
+
+
+@functools.cache
+def abstract_of(config_of_a_record: str) -> tuple:
+    """(mesh, params, opt_state) of the config in a checkpoint's record, as JSON, on one device; without arrays."""
+    config = config_of_record(json.loads(config_of_a_record))
+    mesh = sharding.make_mesh(config, jax.devices()[:1])
+    with jax.set_mesh(mesh):
+        return mesh, *abstract_state(config, mesh)
 
 
 def checkpoints(job: disk.State | None, segment: str) -> dict[int, disk.State]:
