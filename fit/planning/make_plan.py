@@ -283,10 +283,12 @@ def _training_chips(problem: Problem, optima: list[Optimum], built: Buildable | 
 
 
 def _hours(problem: Problem, best: Optimum) -> float | None:
-    """Hours of the budget: those given, else those of the best model; None where they are not known."""
+    """Hours of the budget: those given, else of the best model with its inference tokens; None without chips."""
     if problem.is_by_hours:
         return problem.budget_hours
-    return best.cost.training_hours if best.cost else None
+    if best.cost is None:
+        return None
+    return best.cost.training_hours * (1 + problem.inference_equivalent / best.n_tokens)
 
 
 def _loss_of_token_cap(problem: Problem, optima: list[Optimum]) -> float | None:

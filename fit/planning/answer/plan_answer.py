@@ -17,6 +17,7 @@ from fit.planning.chosen.buildable import Buildable
 from fit.planning.chosen.optimum import Optimum
 from fit.planning.context import speed_lines
 from fit.planning.plan import Plan
+from fit.planning.space.model_grid import nearest_experts
 
 # codes of the findings that the lines say in their own words
 IN_OTHER_WORDS = ("best_outside", "at_edge", "undecided", "rates_differ", "batches_differ", "no_range")
@@ -89,7 +90,11 @@ def continuous(plan: Plan) -> Iterator[Line]:
     if built is None or "hours" in plan.constraints:
         return
     more = -built.loss_of_building
-    is_other = not math.isclose(built.experts_of_law, plan.best.n_experts, rel_tol=0.05)
+    other = ""
+    if not math.isclose(built.experts_of_law, plan.best.n_experts, rel_tol=0.05):
+        other = "; with whole blocks and heads none with this number of experts meets the limits"
+        if plan.problem and built.experts_of_trainer == nearest_experts(plan.problem.architecture, plan.best.n_experts):
+            other = f"; {built.experts_of_trainer} experts are the nearest number that is built"
     yield Line.of(
         "",
         "Continuous optimum (sizes that need not be whole blocks and heads): {model} with {n_active:amount} active on "
@@ -98,7 +103,7 @@ def continuous(plan: Plan) -> Iterator[Line]:
         model=_kind(plan.best),
         apart=abs(more),
         which="more" if more > 0 else "less",
-        other="; with whole blocks and heads none with this number of experts meets the limits" if is_other else "",
+        other=other,
     )
 
 

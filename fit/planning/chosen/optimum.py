@@ -1,10 +1,12 @@
 """The best model with each number of experts: its counts, its speed and its cost."""
 
 import dataclasses
+import math
 
 import numpy as np
 
 from fit.aliases import Json
+from fit.messages.units import say
 from fit.model.architecture import INFERENCE, training_flops
 from fit.planning.chosen import cost, modelled_speed
 from fit.planning.chosen.cost import Cost, CostedModel
@@ -15,6 +17,8 @@ from fit.planning.search import infeasible, solver
 from fit.planning.search.best_models import COLUMNS, BestModels
 from fit.planning.space.candidates import BestCandidate
 from fit.results import NOT_IN_JSON, Record, optional
+
+BUILT_AS = "models of E = {e} would be built as those of E = {same}, which is compared"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -82,12 +86,25 @@ def optima_of(problem: Problem) -> tuple[list[Optimum], list[Infeasible]]:
     optima = []
     refused = []
     for i, e in enumerate(found.n_experts):
-        if found.feasible[i]:
+        same = _built_as(found, i)
+        if same is not None:
+            refused.append(Infeasible(n_experts=int(e), why=say(BUILT_AS, e=int(e), same=same)))
+        elif found.feasible[i]:
             near = [float(low[i]), float(high[i])] if np.isfinite(low[i]) else None
             optima.append(optimum_at(problem, found, i, near))
         else:
             refused.append(Infeasible(n_experts=int(e), why=str(infeasible.reason(problem.at(e), e))))
     return optima, refused
+
+
+def _built_as(found: BestModels, i: int) -> int | None:
+    """Another compared number of experts, nearer to that with which the i-th candidate is built; None for none."""
+    candidate = found.candidates[i] if found.candidates else None
+    if candidate is None:
+        return None
+    law_experts = candidate.models.law_experts
+    nearest = min(found.n_experts, key=lambda e: abs(math.log(e / law_experts)))
+    return None if nearest == found.n_experts[i] else int(nearest)
 
 
 def optimum_at(problem: Problem, found: BestModels, i: int, near: list[float] | None) -> Optimum:

@@ -26,11 +26,10 @@ from fit.messages import sentences
 from fit.messages.units import say
 from fit.model.architecture import INFERENCE, TRAINING, root
 from fit.planning.inputs.constraints import Constraints
-from fit.planning.inputs.problem import Problem
+from fit.planning.inputs.problem import PLATEAU, Problem
 from fit.planning.search.best_models import BestModels
 from fit.planning.search.size_limits import SizeLimit, size_limits
 
-PLATEAU = 0.75  # where a model of this share of the best size is as good, larger ones gain nothing
 BELOW_SMALLEST = 1e-9  # a limit may hold the smallest model exactly, and rounding must not put it outside
 GRID = 129  # sizes of a search
 REFINED = 7  # how often the grid is laid again, between the neighbours of the best size

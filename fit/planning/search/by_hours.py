@@ -17,7 +17,7 @@ import numpy as np
 from fit.aliases import Array, ByName, Floats, Numbers
 from fit.model.architecture import Architecture, root
 from fit.planning.inputs.grid import Grid
-from fit.planning.inputs.problem import Problem
+from fit.planning.inputs.problem import PLATEAU, Problem
 from fit.planning.search.best_models import COLUMNS, BestModels
 from fit.planning.space import candidate_search
 from fit.planning.space.candidates import BestCandidate, Candidates
@@ -101,35 +101,47 @@ def in_draws(problem: Problem, e: float, speeds: Array, coefficients: ByName) ->
       coefficients: By name, in place of the law's, [n_draws] each; empty for the law's own.
 
     Returns:
-      {name of COLUMNS, or gain: values [n_draws]}; NaN where there is no model.
+      {name of COLUMNS, or gain: values [n_draws]}; NaN where the plan has no model.
     """
-    hours = np.array([problem.budget_hours])
+    hours = problem.budget_hours
+    guess = math.log(problem.architecture.vocab_size)  # the loss of a model that is not trained
     drawn = {name: np.asarray(value)[:, None] for name, value in coefficients.items()}
-    without_cap = problem.within(max_tokens=None, epochs=None)
     by_recipe = []
-    for candidates in candidates_within(problem, e, (problem.budget_hours, problem.budget_hours)):
-        shapes, tokens = _most_tokens(without_cap, candidates, hours)
-        # the hours also serve tokens, at the drawn speed; the cap on tokens is the same at any speed
-        tokens = np.floor((tokens + problem.inference_equivalent) * speeds[:, None] - problem.inference_equivalent)
-        tokens = np.where(tokens >= 1, np.minimum(tokens, problem.cap), 0.0)
-        best = _best_of_shapes(problem, candidates.models, shapes, tokens, drawn)
+    for candidates in candidates_within(problem, e, (hours, hours)):
+        fastest = _fastest_layouts(problem, candidates, hours)
+        if not len(fastest.row):
+            continue
+        tokens = _tokens_at_speeds(problem, fastest, speeds)
+        best = _best_of_shapes(problem, candidates.models, fastest.row, tokens, drawn)
         more = best["n_tokens"][:, None] * (1 + GAIN)
         row = best["shape"][:, None]
         loss = loss_of_shapes(problem, candidates.models, row, more, drawn)[:, 0]
-        with np.errstate(invalid="ignore"):  # both losses are infinite where a recipe has no model in a draw
-            best["gain"] = np.log(best["loss"] / loss) / math.log1p(GAIN)
+        best["gain"] = np.log(best["loss"] / loss) / math.log1p(GAIN)
+        is_untrained = best["n_tokens"] <= 1
+        best["loss"] = np.where(is_untrained, np.minimum(best["loss"], guess), best["loss"])
         by_recipe.append(best)
     return _best_of_recipes(by_recipe, len(speeds))
 
 
-def _most_tokens(problem: Problem, candidates: Candidates, hours: Array) -> tuple[Array, Array]:
-    """(indices of shapes [n_shapes], training tokens of the fastest layout of each in these hours [n_rows, n_shapes]).
-
-    candidates: in the order of their shapes.
-    """
-    shapes, starts = np.unique(candidates.row, return_index=True)
+def _fastest_layouts(problem: Problem, candidates: Candidates, hours: float) -> Candidates:
+    """Of each shape the candidate that is trained on most tokens in so many hours, of those that are trained at all."""
     tokens = candidates.tokens_within_hours(problem, hours)
-    return shapes, np.maximum.reduceat(tokens, starts, axis=-1)
+    order = np.lexsort((-tokens, candidates.row))
+    order = order[tokens[order] >= 1]
+    _, first = np.unique(candidates.row[order], return_index=True)
+    return candidates.part(order[first])
+
+
+def _tokens_at_speeds(problem: Problem, candidates: Candidates, speeds: Array) -> Array:
+    """Training tokens of candidates in the hours of a problem at drawn speeds, at least one: [n_draws, n].
+
+    speeds: Over the modelled speed, [n_draws].
+    """
+    without_cap = problem.within(max_tokens=None, epochs=None)
+    seconds_per_token = candidates.seconds_per_token / speeds[:, None]
+    tokens = without_cap.tokens_within_hours(problem.budget_hours, seconds_per_token)
+    tokens = np.minimum(tokens, candidates.most * speeds[:, None])
+    return np.clip(tokens, 1.0, problem.cap)
 
 
 def _best_of_shapes(
@@ -186,24 +198,49 @@ def _candidates_within(problem: Problem, e: float, hours: tuple[float, float]) -
 
 
 def _best_among(problem: Problem, by_recipe: list[Candidates], hours: float) -> BestCandidate | None:
-    """The best of these candidates in so many hours; None where none can be trained in them."""
+    """The best of these candidates in so many hours; None where none can be trained in them.
+
+    On a plateau of the loss it is the smallest of those within the problem's tolerance, if it is smaller by PLATEAU.
+    """
+    best = _lowest(problem, by_recipe, hours, math.inf)
+    if best is None or not problem.plateau_tolerance:
+        return best
+    smallest = _lowest(problem, by_recipe, hours, best.loss * (1 + problem.plateau_tolerance))
+    if smallest is not None and smallest.n_active <= PLATEAU * best.n_active:
+        return dataclasses.replace(smallest, on_plateau=True)
+    return best
+
+
+def _lowest(problem: Problem, by_recipe: list[Candidates], hours: float, most_loss: float) -> BestCandidate | None:
+    """The candidate of the lowest loss or, with a finite most_loss, the smallest of those that lose no more.
+
+    Ties go to the lowest loss, then to fewer chips, then to the faster layout.
+    """
     best = None
+    least = (math.inf, math.inf)
     for candidates in by_recipe:
         tokens = candidates.tokens_within_hours(problem, hours)
         losses = loss_of_shapes(problem, candidates.models, candidates.row, tokens)
         losses = np.where(np.isnan(losses), np.inf, losses)
-        lowest = float(losses.min())
-        if math.isfinite(lowest) and (best is None or lowest < best.loss):
-            equal = np.flatnonzero(losses == lowest)
-            order = np.lexsort((candidates.seconds_per_token[equal], candidates.n_chips[equal]))
-            first = equal[order[:1]]
-            best = BestCandidate(problem, candidates.part(first), int(tokens[first[0]]), lowest)
+        sizes = candidates.models.n_active[candidates.row]
+        first_key = losses
+        if math.isfinite(most_loss):
+            first_key = np.where(losses <= most_loss, sizes, np.inf)
+        order = np.lexsort((candidates.seconds_per_token, candidates.n_chips, losses, first_key))
+        first = order[:1]
+        key = (float(first_key[first[0]]), float(losses[first[0]]))
+        if math.isfinite(key[0]) and key < least:
+            least = key
+            best = BestCandidate(problem, candidates.part(first), int(tokens[first[0]]), key[1])
     return best
 
 
 def size_bound(best: BestCandidate) -> str:
-    """The limit on the best candidate's size: "tokens", "memory", "serving" or "chips"; "" where there is none."""
+    """The limit on the best candidate's size: "plateau", "tokens", "memory", "serving" or "chips"; ""
+    for none."""
     problem = best.problem
+    if best.on_plateau:
+        return "plateau"
     if best.n_tokens >= np.floor(problem.cap):
         return "tokens"
     models = best.models

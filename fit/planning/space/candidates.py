@@ -115,12 +115,14 @@ class BestCandidate:
       candidate: The candidate alone: arrays [1].
       n_tokens: Its training tokens.
       loss: Nats per token.
+      on_plateau: Whether larger models gain nothing.
     """
 
     problem: Problem
     candidate: Candidates
     n_tokens: int
     loss: float
+    on_plateau: bool = False
 
     @property
     def models(self) -> ModelGrid:

@@ -24,8 +24,8 @@ AROUND = 1.25  # factor between a size and the shapes that its speed is interpol
 def tokens_per_second(problem: Problem, e: float, n_active: float, n_tokens: float) -> float | None:
     """The speed of a model whose size lies between shapes of the grid.
 
-    It is interpolated linearly in logarithms, so that a smaller model is never slower. Above the largest shape that the
-    chips train, the MFU stays the same.
+    It is interpolated linearly in logarithms between shapes of the recipe that models of its size have, as if a smaller
+    one were never slower. Above the largest shape that the chips train, the MFU stays the same.
 
     Args:
       problem: The problem.
@@ -54,6 +54,9 @@ def tokens_per_second(problem: Problem, e: float, n_active: float, n_tokens: flo
             speeds.append(1 / part.seconds_per_token)
     if not sizes:
         return None
+    bracketing = [i for i, of_recipe in enumerate(sizes) if of_recipe.min() <= n_active <= of_recipe.max()]
+    if bracketing:
+        return max(_interpolated(sizes[i], speeds[i], n_active) for i in bracketing)
     return _interpolated(np.concatenate(sizes), np.concatenate(speeds), n_active)
 
 

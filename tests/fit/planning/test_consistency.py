@@ -13,7 +13,7 @@ from fit import __main__ as command_line
 from fit.fitted_law.law import load
 from fit.planning import make_plan
 from fit.planning.inputs.options import PlanOptions
-from fit.planning.search import solver
+from fit.planning.search import by_hours, solver
 
 LAW = "joint-moe-2025"
 
@@ -44,6 +44,55 @@ def test_where_text_runs_out_before_the_hours_speeds_decide_nothing():
     for row in plan.odds.experts:
         assert row.n_tokens == [1e10, 1e10]
     assert plan.odds.speed_share < 0.02
+
+
+@pytest.mark.parametrize("inference_tokens", [0.0, 3e12, 1e13, 2e13])
+def test_a_draw_of_speed_is_as_many_more_hours(inference_tokens):
+    """A draw chooses among the candidates of the plan, so it may lose a little more than a plan of so many hours, and
+    never loses less but by what rounding tokens and batches makes."""
+    law = load(LAW)
+    options = PlanOptions(chips="H100:64", hours=24, inference_tokens=inference_tokens)
+    problem = make_plan.problem_of(law, options, law.architecture)
+    for speed in (0.9, 1.2, 1.5):
+        for n_experts in (1, 32):
+            of_hours = float(by_hours.best_within_hours(problem.with_budget(24 * speed), n_experts).loss)
+            drawn = by_hours.in_draws(problem, n_experts, np.array([speed]), {})["loss"][0]
+            if np.isfinite(of_hours) and np.isfinite(drawn):
+                assert of_hours * (1 - 2e-3) <= drawn <= of_hours * 1.05
+
+
+@pytest.mark.parametrize("inference_tokens", [2e13, 4e13])
+def test_what_some_draws_cannot_train_has_the_loss_of_a_guess(inference_tokens):
+    plan = fit.plan(LAW, chips="H100:64", hours=24, inference_tokens=inference_tokens)
+    losses = [row.expected_loss for row in plan.odds.experts]
+    assert np.all(np.isfinite(losses)) and max(losses) < np.log(plan.vocab_size)
+    assert plan.odds.recommended == plan.odds.experts[int(np.argmin(losses))].n_experts
+
+
+def test_the_hours_of_a_budget_have_its_inference_tokens():
+    plan = fit.plan(LAW, flops=1e21, chips="H100:64", inference_tokens=1e12)
+    assert plan.odds.budget_hours == pytest.approx(plan.clock.hours, rel=1e-9)
+
+
+def test_a_plateau_is_one_by_hours_too():
+    """Text that is read four times bounds both: more hours than that takes gain nothing, and build no larger model."""
+    by_flops = fit.plan(LAW, flops=1e21, chips="H100:64", epochs=4, max_tokens=1e9)
+    in_hours = fit.plan(LAW, hours=24, chips="H100:64", epochs=4, max_tokens=1e9)
+    assert by_flops.best.size_bound == in_hours.best.size_bound == "plateau"
+    assert in_hours.best.n_active == pytest.approx(by_flops.best.n_active, rel=0.25)
+
+
+def test_more_hours_than_the_world_has_are_planned():
+    assert fit.plan(LAW, hours=1e12, chips="H100:64").best.loss < fit.plan(LAW, hours=1e9, chips="H100:64").best.loss
+
+
+def test_numbers_of_experts_that_are_built_alike_are_one():
+    """By hours: else two rows of one model share its draws, and neither is often the best."""
+    plan = fit.plan(LAW, hours=24, chips="H100:64", experts=(3, 4))
+    assert [row.n_experts for row in plan.optima] == [4]
+    assert [row.n_experts for row in plan.infeasible] == [3]
+    alone = fit.plan(LAW, hours=24, chips="H100:64", experts=(3,))
+    assert alone.buildable.n_experts == 4 and alone.best.loss == plan.best.loss
 
 
 def skewed(law):
