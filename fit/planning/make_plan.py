@@ -7,25 +7,26 @@ import numpy as np
 
 from fit.aliases import Json
 from fit.errors import UserError
-from fit.fitted_law import expert_widths, repeated
+from fit.fitted_law import expert_widths
 from fit.fitted_law.law import Law
 from fit.messages import sentences
 from fit.messages.finding import finding
 from fit.messages.units import say
 from fit.model.architecture import PAPER, Architecture
+from fit.planning import make_problem
 from fit.planning.answer import plan_answer
 from fit.planning.chosen import buildable, cost, optimum
 from fit.planning.chosen.buildable import Buildable
 from fit.planning.chosen.chips_used import TrainingChips
 from fit.planning.chosen.optimum import Infeasible, Optimum
 from fit.planning.context import dense_models, expected_tasks, other_budget, plan_findings, repeats
-from fit.planning.inputs.options import PlanOptions, experts_to_compare
+from fit.planning.inputs.options import PlanOptions
 from fit.planning.inputs.problem import Problem
 from fit.planning.plan import Plan
 from fit.planning.search import solver, target
 from fit.planning.search.target import Target
 from fit.planning.several_laws import compare
-from fit.planning.space import calibration, recipe
+from fit.planning.space import recipe
 from fit.planning.uncertainty import odds
 from fit.planning.uncertainty.odds import Ranking
 from fit.task_maps import maps as task_maps
@@ -129,7 +130,7 @@ def _best_solution(law: Law, options: PlanOptions) -> tuple[_Solution, Json]:
 
 def _of_architecture(law: Law, options: PlanOptions, architecture: Architecture) -> _Solution:
     """The solution of one architecture, with experts as wide as the law's table has them at the size of the best."""
-    solution = _solve(problem_of(law, options, architecture), options.target_loss)
+    solution = _solve(make_problem.problem_of(law, options, architecture), options.target_loss)
     shares = law.models.shares
     if not shares or options.like is not None or options.fixes_expert_widths:
         return solution
@@ -140,27 +141,10 @@ def _of_architecture(law: Law, options: PlanOptions, architecture: Architecture)
             break
         architecture = wider
         try:
-            solution = _solve(problem_of(law, options, architecture), options.target_loss)
+            solution = _solve(make_problem.problem_of(law, options, architecture), options.target_loss)
         except UserError:  # with experts this wide no model is within the limits: those of the round before are
             break
     return solution
-
-
-def problem_of(law: Law, options: PlanOptions, architecture: Architecture) -> Problem:
-    """The problem of models of one architecture.
-
-    Raises:
-      UserError: An option does not suit the law, or a table of speeds cannot be read.
-    """
-    experts = experts_to_compare(law, options.experts)
-    plateau_tolerance = 0.0
-    if options.epochs is not None and options.max_tokens is not None:
-        law = repeated.of_law(law, options.max_tokens)
-        plateau_tolerance = solver.NEAR if options.target_loss is None else 0.0  # a target is met exactly
-    problem = Problem(law, architecture, options.constraints(experts), experts, plateau_tolerance=plateau_tolerance)
-    if options.has_modelled_speeds:
-        return calibration.at_modelled_speeds(problem, options.speeds)
-    return problem
 
 
 def _solve(problem: Problem, target_loss: float | None) -> _Solution:

@@ -37,7 +37,7 @@ class Plan(WithFindings):
       best: The one of the optima that is recommended: of the least expected loss or, with --target_loss, the cheapest.
       buildable: The model to train; None where no model of whole blocks is within the limits.
       odds: How sure the number of experts is.
-      loss_of_token_cap: Nats per token that the cap on tokens costs; None without a cap.
+      loss_of_token_cap: Nats per token that the cap on tokens costs; None without a cap or a budget.
       dense: The best dense model, to compare with.
       rule_of_thumb: The paper's rule of thumb, for 2 to 8 experts.
       base_config: The config file that the recipe starts from.

@@ -109,7 +109,7 @@ class Cost(Record):
     """The cost of training and of serving a model.
 
     Attributes:
-      training_hours: On all chips.
+      training_hours: On the chips that are used.
       training_dollars: None where no price is given.
       training_bytes: Over the fewest chips that hold the smallest step.
       training_chips: These fewest chips; None where no number holds it.

@@ -23,7 +23,9 @@ BUILT_AS = "models of E = {e} would be built as those of E = {same}, which is co
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Optimum(Record):
-    """The best model with one number of experts. n_active and d_model are real numbers, not rounded to a model.
+    """The best model with one number of experts.
+
+    By FLOPs n_active and d_model are real numbers, not rounded to a model. By hours it is a candidate, built as it is.
 
     Attributes:
       n_experts: Experts in each layer, as the law counts them; 1 is a dense model.

@@ -10,7 +10,7 @@ from fit.planning.context.other_budget import OtherBudget
 from fit.planning.inputs.training_chips import MFU
 
 
-def speeds(by_hours: OtherBudget, optima: list[Optimum]) -> Line:
+def speeds(other: OtherBudget, optima: list[Optimum]) -> Line:
     """The speed of each number of experts."""
     rows = []
     for row in optima:
@@ -18,25 +18,25 @@ def speeds(by_hours: OtherBudget, optima: list[Optimum]) -> Line:
         if row.speed:
             end = f", {amount(row.n_active)} active: {words(row.speed)}"
         rows.append(f"  E = {row.n_experts}{end}")
-    head = f"speed on these chips ({by_hours.label}; in brackets 80% ranges), for each number of experts:"
+    head = f"speed on these chips ({other.label}; in brackets 80% ranges), for each number of experts:"
     return Line("", head, tuple(rows))
 
 
-def differing(by_hours: OtherBudget) -> Iterator[Line]:
+def differing(other: OtherBudget) -> Iterator[Line]:
     """The line on what FLOPs and hours choose, where they differ."""
-    if by_hours.by_flops == by_hours.by_time:
+    if other.by_flops == other.by_time:
         return
     head = "By FLOPs {by_flops} experts are best, by wall-clock time {by_time}: "
-    if by_hours.largest is not None:
+    if other.largest is not None:
         limits = "these chips and limits allow at most {largest:amount} active parameters with {by_flops}"
-        yield Line.of("", head + limits, **by_hours)
+        yield Line.of("", head + limits, **other)
         return
-    low, middle, high = by_hours.ratio
+    low, middle, high = other.ratio
     speeds_differ = (
         "at {n_active:amount} active parameters {by_flops} train at {ratio:.2f} ({ends:.2f}) times the speed of "
         "{by_time} on these chips ({label})"
     )
-    yield Line.of("", head + speeds_differ, **{**by_hours, "ratio": middle, "ends": [low, high]})
+    yield Line.of("", head + speeds_differ, **{**other, "ratio": middle, "ends": [low, high]})
 
 
 def words(speed: Speed) -> str:

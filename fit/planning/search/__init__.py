@@ -1,4 +1,6 @@
-"""The best models with each number of experts, as arrays, from the bottom up.
+"""The best models with each number of experts, as arrays: by hours models that are built, by FLOPs real sizes.
+
+From the bottom up:
 
 size_limits.py      the bounds on a size beside the budget; infeasible.py, which of them leaves no model
 best_models.py      the best models as arrays

@@ -2,7 +2,7 @@
 
 In each draw (joint_draws.py) every number of experts has its best model: by hours of the candidates of the plan. The
 recommendation is the number of experts of the least expected loss. As the draws are the same for all questions, more
-chips or hours are never worse.
+chips or hours are not worse.
 
 Axes: n_experts numbers of experts, n_draws draws.
 """

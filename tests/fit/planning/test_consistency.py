@@ -11,7 +11,7 @@ import pytest
 import fit
 from fit import __main__ as command_line
 from fit.fitted_law.law import load
-from fit.planning import make_plan
+from fit.planning import make_plan, make_problem
 from fit.planning.inputs.options import PlanOptions
 from fit.planning.search import by_hours, solver
 
@@ -23,7 +23,7 @@ LAW = "joint-moe-2025"
 def test_more_flops_are_never_worse_and_a_budget_alone_is_that_of_an_array(chips, n_experts):
     """Up to budgets that no such chips ever give: then the chips bound the size, and only tokens grow."""
     law = load(LAW)
-    problem = make_plan.problem_of(law, PlanOptions(flops=1e20, chips=chips), law.architecture)
+    problem = make_problem.problem_of(law, PlanOptions(flops=1e20, chips=chips), law.architecture)
     flops = np.geomspace(1e18, 1e30, 13)
     together = solver.best_models(problem.within(flops=flops), n_experts).loss
     alone = [float(solver.best_models(problem.within(flops=each), n_experts).loss) for each in flops.tolist()]
@@ -52,7 +52,7 @@ def test_a_draw_of_speed_is_as_many_more_hours(inference_tokens):
     never loses less but by what rounding tokens and batches makes."""
     law = load(LAW)
     options = PlanOptions(chips="H100:64", hours=24, inference_tokens=inference_tokens)
-    problem = make_plan.problem_of(law, options, law.architecture)
+    problem = make_problem.problem_of(law, options, law.architecture)
     for speed in (0.9, 1.2, 1.5):
         for n_experts in (1, 32):
             of_hours = float(by_hours.best_within_hours(problem.with_budget(24 * speed), n_experts).loss)
