@@ -1,6 +1,6 @@
 """The best model under constraints: make_problem.py, from options to a problem; make_plan.py, from that to a plan.
 
-Both go through these folders, from the top down. fit/commands/plans.py calls them, then emit/.
+Both go through these folders, from the top down. Commands call them, then emit/.
 
 inputs/          the problem: law, budget, limits, numbers of experts, chips, and the grid to choose from
 space/           the models of that grid, and how fast chips train them in their layouts
