@@ -83,52 +83,52 @@ def optima_of(problem: Problem) -> tuple[list[Optimum], list[Infeasible]]:
     Raises:
       UserError: No model is feasible.
     """
-    found = solver.best_of_each_number(problem)
-    low, high = solver.near_optimal(problem, found)
+    best_models = solver.best_of_each_number(problem)
+    low, high = solver.near_optimal(problem, best_models)
     optima = []
     refused = []
-    for i, e in enumerate(found.n_experts):
-        same = _built_as(found, i)
+    for i, e in enumerate(best_models.n_experts):
+        same = _built_as(best_models, i)
         if same is not None:
             refused.append(Infeasible(n_experts=int(e), why=say(BUILT_AS, e=int(e), same=same)))
-        elif found.feasible[i]:
+        elif best_models.feasible[i]:
             near = [float(low[i]), float(high[i])] if np.isfinite(low[i]) else None
-            optima.append(optimum_at(problem, found, i, near))
+            optima.append(optimum_at(problem, best_models, i, near))
         else:
             refused.append(Infeasible(n_experts=int(e), why=str(infeasible.reason(problem.at(e), e))))
     return optima, refused
 
 
-def _built_as(found: BestModels, i: int) -> int | None:
+def _built_as(best_models: BestModels, i: int) -> int | None:
     """Another compared number of experts, nearer to that with which the i-th candidate is built; None for none."""
-    candidate = found.candidates[i] if found.candidates else None
+    candidate = best_models.candidates[i] if best_models.candidates else None
     if candidate is None:
         return None
     law_experts = candidate.models.law_experts
-    nearest = min(found.n_experts, key=lambda e: abs(math.log(e / law_experts)))
-    return None if nearest == found.n_experts[i] else int(nearest)
+    nearest = min(best_models.n_experts, key=lambda e: abs(math.log(e / law_experts)))
+    return None if nearest == best_models.n_experts[i] else int(nearest)
 
 
-def optimum_at(problem: Problem, found: BestModels, i: int, near: list[float] | None) -> Optimum:
+def optimum_at(problem: Problem, best_models: BestModels, i: int, near: list[float] | None) -> Optimum:
     """The i-th of the optima of a problem.
 
     Args:
       problem: The problem.
-      found: Its optima.
+      best_models: Its optima.
       i: Index of a feasible one.
       near: Its near_optimal_n_active.
     """
     architecture = problem.architecture
     constraints = problem.constraints
-    model = found.row(i, COLUMNS)
+    model = best_models.row(i, COLUMNS)
     e = model["n_experts"]
     n_active = model["n_active"]
     n_tokens = model["n_tokens"]
     speed = None
     used = None
-    candidate = found.candidates[i] if found.candidates else None
+    candidate = best_models.candidates[i] if best_models.candidates else None
     if candidate is None:
-        memory_bytes = float(constraints.memory(architecture, found.d_model[i], e))
+        memory_bytes = float(constraints.memory(architecture, best_models.d_model[i], e))
         n_blocks = model["d_model"] / architecture.width_per_block
         if problem.has_modelled_speeds:
             speed = modelled_speed.speed_of_optimum(problem, e, n_active, n_tokens)
@@ -140,7 +140,7 @@ def optimum_at(problem: Problem, found: BestModels, i: int, near: list[float] | 
     flops = float(training_flops(n_active, n_tokens))
     return Optimum(
         **model,
-        size_bound=str(found.size_bound[i]),
+        size_bound=str(best_models.size_bound[i]),
         memory_bytes=memory_bytes,
         training_flops=flops,
         inference_flops_per_token=float(INFERENCE * n_active),

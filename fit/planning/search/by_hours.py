@@ -52,7 +52,7 @@ def best_within_hours(problem: Problem, n_experts: Numbers) -> BestModels:
     experts, hours = (array.ravel() for array in arrays)
     columns = {name: np.full(experts.shape, np.nan) for name in COLUMNS}
     bound = np.full(experts.shape, "", dtype=object)
-    found: list[BestCandidate | None] = [None] * len(experts)
+    best_candidates: list[BestCandidate | None] = [None] * len(experts)
     for e in np.unique(experts):
         rows = np.flatnonzero(experts == e)
         for span in _spans(hours[rows]):
@@ -62,7 +62,7 @@ def best_within_hours(problem: Problem, n_experts: Numbers) -> BestModels:
                 best = _best_among(problem, by_recipe, float(hours[row]))
                 if best is None:
                     continue
-                found[row] = best
+                best_candidates[row] = best
                 for name, column in columns.items():
                     column[row] = getattr(best, name)
                 if budgets.ndim == 0:
@@ -72,7 +72,7 @@ def best_within_hours(problem: Problem, n_experts: Numbers) -> BestModels:
         **{name: column.reshape(shape) for name, column in columns.items()},
         size_bound=bound.reshape(shape),
         feasible=np.isfinite(columns["loss"]).reshape(shape),
-        candidates=found,
+        candidates=best_candidates,
     )
 
 
