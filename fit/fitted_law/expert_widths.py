@@ -171,9 +171,9 @@ def at_size(architecture: Architecture, shares: Shares, n_active: float, n_exper
         architecture.shared,
     )
     granularity = granularity_of(architecture, model)
-    return (
-        architecture if granularity is None else with_granularity(architecture, granularity, top_k, architecture.shared)
-    )
+    if granularity is None:
+        return architecture
+    return with_granularity(architecture, granularity, top_k, architecture.shared)
 
 
 def assumed_shape(vocab_size: int | None, width_per_block: int | None) -> Architecture:

@@ -1,7 +1,6 @@
 """The best model with each number of experts: its counts, its speed and its cost."""
 
 import dataclasses
-import math
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from fit.planning.chosen.cost import Cost, CostedModel
 from fit.planning.chosen.extrapolation import extrapolation_of
 from fit.planning.chosen.modelled_speed import Speed
 from fit.planning.inputs.problem import Problem
+from fit.planning.inputs.training_chips import nearest_number
 from fit.planning.search import infeasible, solver
 from fit.planning.search.best_models import COLUMNS, BestModels
 from fit.planning.space.candidates import BestCandidate
@@ -101,11 +101,10 @@ def optima_of(problem: Problem) -> tuple[list[Optimum], list[Infeasible]]:
 
 def _built_as(best_models: BestModels, i: int) -> int | None:
     """Another compared number of experts, nearer to that with which the i-th candidate is built; None for none."""
-    candidate = best_models.candidates[i] if best_models.candidates else None
+    candidate = best_models.candidate(i)
     if candidate is None:
         return None
-    law_experts = candidate.models.law_experts
-    nearest = min(best_models.n_experts, key=lambda e: abs(math.log(e / law_experts)))
+    nearest = nearest_number(best_models.n_experts, candidate.models.law_experts)
     return None if nearest == best_models.n_experts[i] else int(nearest)
 
 
@@ -126,7 +125,7 @@ def optimum_at(problem: Problem, best_models: BestModels, i: int, near: list[flo
     n_tokens = model["n_tokens"]
     speed = None
     used = None
-    candidate = best_models.candidates[i] if best_models.candidates else None
+    candidate = best_models.candidate(i)
     if candidate is None:
         memory_bytes = float(constraints.memory(architecture, best_models.d_model[i], e))
         n_blocks = model["d_model"] / architecture.width_per_block

@@ -10,7 +10,6 @@ import numpy as np
 from fit.aliases import Floats, Json
 from fit.model.architecture import INFERENCE, TRAINING
 from fit.planning.inputs.problem import Problem
-from fit.planning.inputs.training_chips import SECONDS_PER_HOUR
 from fit.planning.search import solver
 from fit.planning.space import size_speeds
 from fit.results import Record, optional
@@ -53,16 +52,15 @@ def against_other_budget(problem: Problem, best: Mapping[str, Any], experts: Flo
     """
     if not problem.has_modelled_speeds:
         return None
-    inference_tokens = problem.constraints.inference_tokens
     if problem.is_by_hours:
+        inference_tokens = problem.constraints.inference_tokens
         flops = best["n_active"] * (TRAINING * best["n_tokens"] + INFERENCE * inference_tokens)
         by_flops = _best(problem.within(flops=flops, hours=None), experts)
         return None if by_flops is None else _comparison(problem, problem.budget_hours, by_flops["n_experts"], best)
     speed = best.get("speed")
     if speed is None:
         return None
-    tokens = best["n_tokens"] + INFERENCE / TRAINING * inference_tokens
-    hours = tokens / speed.tokens_per_second[1] / SECONDS_PER_HOUR
+    hours = float(problem.hours(best["n_tokens"], 1 / speed.tokens_per_second[1]))
     by_time = _best(problem.within(flops=None, hours=hours), experts)
     return None if by_time is None else _comparison(problem, hours, best["n_experts"], by_time)
 

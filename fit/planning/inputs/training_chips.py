@@ -6,6 +6,8 @@ Axes: numbers may be arrays that broadcast with the numbers of experts; results 
 import dataclasses
 import itertools
 import math
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
@@ -125,7 +127,12 @@ class Chips:
 
 def nearest_experts_value(by_experts: dict[int, float], n_experts: float) -> float:
     """The value of the number of experts that is nearest in ln. by_experts: {n_experts: value}."""
-    return by_experts[min(by_experts, key=lambda e: abs(math.log(e / n_experts)))]
+    return by_experts[nearest_number(by_experts, n_experts)]
+
+
+def nearest_number(numbers: Iterable[Any], n_experts: float) -> Any:
+    """Of several numbers of experts the one that is nearest to another in ln."""
+    return min(numbers, key=lambda e: abs(math.log(e / n_experts)))
 
 
 def smallest_step(data: Numbers, expert: Numbers, model: Numbers, remat: str) -> Layout:

@@ -22,9 +22,10 @@ from fit.planning.search.best_models import COLUMNS, BestModels
 from fit.planning.space import candidate_search
 from fit.planning.space.candidates import BestCandidate, Candidates
 from fit.planning.space.model_grid import ModelGrid, loss_of_shapes, models_of
-from fit.planning.space.size_speeds import MOST_TOKENS, NEXT_SIZES
+from fit.planning.space.size_speeds import NEXT_SIZES
 
 SPAN = 2.0  # hours within this factor share one set of candidates
+MOST_TOKENS = 1e18  # training tokens of a model that reaches a loss
 MOST_DOUBLINGS = 40  # of the hours, in search of those that reach a loss
 GAIN = 0.01  # share of tokens more that says what tokens are worth
 EMPTY = np.empty(0)
@@ -226,8 +227,9 @@ def _lowest(problem: Problem, by_recipe: list[Candidates], hours: float, most_lo
         first_key = losses
         if math.isfinite(most_loss):
             first_key = np.where(losses <= most_loss, sizes, np.inf)
-        order = np.lexsort((candidates.seconds_per_token, candidates.n_chips, losses, first_key))
-        first = order[:1]
+        equal = np.flatnonzero(first_key == first_key.min())
+        order = np.lexsort((candidates.seconds_per_token[equal], candidates.n_chips[equal], losses[equal]))
+        first = equal[order[:1]]
         key = (float(first_key[first[0]]), float(losses[first[0]]))
         if math.isfinite(key[0]) and key < least:
             least = key

@@ -13,7 +13,6 @@ from fit.planning.inputs.problem import Problem
 from fit.planning.space import candidate_search
 from fit.planning.space.model_grid import ModelGrid, models_of
 
-MOST_TOKENS = 1e18  # training tokens of a size that chips train, and of a model that reaches a loss
 SMALLEST = 8  # smallest shapes, of which chips train one if they train any
 CHUNK = 32  # shapes that are looked at together, from the largest on
 NEXT_SIZES = 8  # shapes that are looked at together beside a size
@@ -75,7 +74,7 @@ def largest_on_tokens(problem: Problem, e: float, n_tokens: float) -> float:
     most = 0.0
     for models in models_of(problem, e):
         tokens = np.full(models.n_active.shape, n_tokens)
-        most = _largest_trained(problem, models, models.limited_by == "", tokens, most)
+        most = _largest_of_shapes(problem, models, models.limited_by == "", tokens, most)
     return most
 
 
@@ -93,11 +92,11 @@ def _largest_of_any_budget(problem: Problem, e: float) -> float:
     most = 0.0
     for models in models_of(problem, e):
         tokens = np.clip(TOKENS_PER_PARAMETER * models.n_active, models.least_tokens + 1, models.most_tokens)
-        most = _largest_trained(problem, models, models.has_recipe(tokens), tokens, most)
+        most = _largest_of_shapes(problem, models, models.has_recipe(tokens), tokens, most)
     return most
 
 
-def _largest_trained(problem: Problem, models: ModelGrid, is_allowed: Array, tokens: Array, at_least: float) -> float:
+def _largest_of_shapes(problem: Problem, models: ModelGrid, is_allowed: Array, tokens: Array, at_least: float) -> float:
     """n_active of the largest allowed shape that the chips train, where that is above `at_least`; else `at_least`."""
     sizes = models.n_active
     order = np.argsort(-sizes, kind="stable")
