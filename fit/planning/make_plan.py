@@ -26,7 +26,7 @@ from fit.planning.plan import Plan
 from fit.planning.search import solver, target
 from fit.planning.search.target import Target
 from fit.planning.several_laws import compare
-from fit.planning.space import recipe
+from fit.planning.space import which_recipe
 from fit.planning.uncertainty import odds
 from fit.planning.uncertainty.odds import Ranking
 from fit.task_maps import maps as task_maps
@@ -187,7 +187,7 @@ def _plan_of(solution: _Solution, fields: Json, maps: TaskMaps | None = None) ->
     # build
     built, run_recipe = buildable.of_plan(problem, optima, best)
     if run_recipe is None:
-        base_config, overrides = recipe.runs_config(law, architecture == PAPER)
+        base_config, overrides = which_recipe.runs_config(law, architecture == PAPER)
     else:
         base_config = run_recipe.base_config
         overrides = run_recipe.overrides

@@ -19,7 +19,7 @@ def problem_of(law: Law, options: PlanOptions, architecture: Architecture) -> Pr
     plateau_tolerance = 0.0
     if options.epochs is not None and options.max_tokens is not None:
         law = repeated.of_law(law, options.max_tokens)
-        plateau_tolerance = solver.NEAR if options.target_loss is None else 0.0  # a target is met exactly
+        plateau_tolerance = solver.AS_GOOD if options.target_loss is None else 0.0  # a target is met exactly
     problem = Problem(law, architecture, options.constraints(experts), experts, plateau_tolerance=plateau_tolerance)
     if options.has_modelled_speeds:
         return calibration.at_modelled_speeds(problem, options.speeds)

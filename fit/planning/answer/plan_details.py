@@ -20,7 +20,7 @@ OPTIMA = (
     "{n_experts:>9} {n_active:amount:>8} {n_total:amount:>8} {n_tokens:amount:>8} {loss:.4f:>8} "
     "{memory_bytes:memory:>8}  {size_bound::13} {mark}"
 )
-NEAR = "{n_experts} experts: {near_optimal_n_active:amount}"
+NEAR_LINE = "{n_experts} experts: {near_optimal_n_active:amount}"
 REPEATED = (
     "{epochs:.2f} epochs of {unique_tokens:amount} tokens are worth {effective_tokens:amount} fresh tokens, and "
     "{n_active:amount} active parameters on them {effective_n_active:amount}. The loss is {loss_saved:.4f} lower than "
@@ -55,7 +55,7 @@ TARGETS = (
     "{n_experts:>9} {n_active:amount:>9} {n_tokens:amount:>9} {training_flops:.3g:>11} {inference_flops:.3g:>11} "
     "{flops:.3g:>11}{end}"
 )
-FRONT = (
+FRONT_LINE = (
     "{flops:.3g:>9} FLOPs{price}: loss {loss:.4f}, E = {n_experts}, n_active {n_active:amount} on {n_tokens:amount} "
     "tokens"
 )
@@ -97,7 +97,7 @@ def _parts(plan: Plan) -> Iterator[list[Line]]:
         sizes = {**plan.repeats, **plan.repeats.best, "n_active": plan.best.n_active}
         yield [Line.of("", REPEATED, **sizes)]
     if plan.target:
-        rows = [say(FRONT, **row, price=_price(row)) for row in plan.target.front]
+        rows = [say(FRONT_LINE, **row, price=_price(row)) for row in plan.target.front]
         yield [_target(plan)]
         yield [Line("", "loss against cost:", tuple(rows))]
     yield [*_comparisons(plan)]
@@ -135,7 +135,7 @@ def _optima(plan: Plan) -> Iterator[Line]:
     rows: list = [{**row, "mark": "<- best" if row is plan.best else ""} for row in plan.optima]
     rows += [f"{row.n_experts:9d} not feasible: {row.why}" for row in plan.infeasible]
     yield lines.rows(table(OPTIMA, rows, memory_bytes="memory", size_bound="size bound by", mark=""))
-    near = [say(NEAR, **row) for row in plan.optima if row.near_optimal_n_active]
+    near = [say(NEAR_LINE, **row) for row in plan.optima if row.near_optimal_n_active]
     if near:
         yield Line("n_active within 0.1% of the best loss", "; ".join(near))
     outside = []

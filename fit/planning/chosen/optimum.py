@@ -14,7 +14,7 @@ from fit.planning.chosen.modelled_speed import Speed
 from fit.planning.inputs.problem import Problem
 from fit.planning.inputs.training_chips import nearest_number
 from fit.planning.search import infeasible, solver
-from fit.planning.search.best_models import COLUMNS, BestModels
+from fit.planning.search.best_models import MODEL_COLUMNS, BestModels
 from fit.planning.space.candidates import BestCandidate
 from fit.results import NOT_IN_JSON, Record, optional
 
@@ -119,7 +119,7 @@ def optimum_at(problem: Problem, best_models: BestModels, i: int, near: list[flo
     """
     architecture = problem.architecture
     constraints = problem.constraints
-    model = best_models.row(i, COLUMNS)
+    model = best_models.row(i, MODEL_COLUMNS)
     e = model["n_experts"]
     n_active = model["n_active"]
     n_tokens = model["n_tokens"]

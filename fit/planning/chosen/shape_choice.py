@@ -1,9 +1,9 @@
 """The model that is built for a plan by FLOPs: of the grid's shapes, or of the law's own whole blocks and heads.
 
 Each shape is trained on the tokens that the FLOPs leave to it. The losses of the best differ by less than any law
-knows. Of those that lose at most CLOSE more than the optimum in real numbers, chips train the one of least hours.
-Without chips it is the one whose ratios are preferred, and whose size is what was planned. Where none is as good, it is
-the one of the lowest loss.
+knows. Of those that lose at most SHAPE_TOLERANCE more than the optimum in real numbers, chips train the one of least
+hours. Without chips it is the one whose ratios are preferred, and whose size is what was planned. Where none is as
+good, it is the one of the lowest loss.
 
 Axes: [n_shapes] models of one number of experts.
 """
@@ -24,12 +24,12 @@ from fit.planning.chosen.planned_layout import PlannedLayout
 from fit.planning.inputs.grid import Grid
 from fit.planning.inputs.problem import Problem
 from fit.planning.search import solver
-from fit.planning.space import candidate_search, candidates, ramps, recipe
+from fit.planning.space import on_tokens, ramps, which_recipe
 from fit.planning.space.candidates import BestCandidate, Candidates
 from fit.planning.space.model_grid import ModelGrid, loss_of_shapes, models_of, whole_models
 
-CHUNK = 32  # shapes that are weighed together
-CLOSE = solver.NEAR  # part of the loss by which a preferred shape may exceed the optimum's
+SHAPES_AT_ONCE = 32  # shapes that are weighed together
+SHAPE_TOLERANCE = solver.AS_GOOD  # part of the loss by which a preferred shape may exceed the optimum's
 WIDER = 1.5  # shapes of the grid are up to this factor wider than the widest optimum
 MOST_WIDTHS = 200  # about as many widths beyond the grid's own, at most
 MORE_DEPTHS = 8  # laws may read the shape: other depths than the preferred ones may lose less
@@ -82,14 +82,14 @@ def on_grid(problem: Problem, optima: list[Optimum], best: Optimum) -> ChosenMod
         Where memory binds, fewer heads of keys and values may cost loss: then they are as many as the architecture has.
         """
         chosen = _of_style(problem, planned)
-        if chosen is not None and chosen.loss <= planned.loss * (1 + CLOSE):
+        if chosen is not None and chosen.loss <= planned.loss * (1 + SHAPE_TOLERANCE):
             return chosen
         request = problem.request
         request = dataclasses.replace(request, fixed=request.fixed | {"kv_share"})
         with_architecture_heads = _of_style(problem.within(request=request), planned)
         if chosen is None:
             return with_architecture_heads
-        if with_architecture_heads is not None and with_architecture_heads.loss < chosen.loss * (1 - CLOSE):
+        if with_architecture_heads is not None and with_architecture_heads.loss < chosen.loss * (1 - SHAPE_TOLERANCE):
             return with_architecture_heads
         return chosen
 
@@ -145,7 +145,7 @@ def _preferred(problem: Problem, planned: Optimum) -> ChosenModel | None:
     lowest = min((float(losses.min()) for _, _, losses in by_recipe), default=math.inf)
     if not math.isfinite(lowest):
         return None
-    highest_allowed = max(lowest, planned.loss * (1 + CLOSE))
+    highest_allowed = max(lowest, planned.loss * (1 + SHAPE_TOLERANCE))
     chosen = None
     least_unlike = math.inf
     for models, tokens, losses in by_recipe:
@@ -184,16 +184,16 @@ def _trained(problem: Problem, planned: Optimum) -> ChosenModel | None:
     for models, tokens, losses in _by_recipe(problem, planned):
         order = np.argsort(losses, kind="stable")
         order = order[np.isfinite(losses[order])]
-        for start in range(0, len(order), CHUNK):
-            rows = order[start : start + CHUNK]
-            rows = rows[losses[rows] <= max(lowest, planned.loss * (1 + CLOSE))]
+        for start in range(0, len(order), SHAPES_AT_ONCE):
+            rows = order[start : start + SHAPES_AT_ONCE]
+            rows = rows[losses[rows] <= max(lowest, planned.loss * (1 + SHAPE_TOLERANCE))]
             if not len(rows):
                 break
-            part = candidate_search.on_tokens(problem, models, rows, tokens)
+            part = on_tokens.candidates_of(problem, models, rows, tokens)
             if part is not None:
                 parts.append((part, tokens[part.row], losses[part.row]))
                 lowest = min(lowest, float(losses[part.row].min()))
-    highest_allowed = max(lowest, planned.loss * (1 + CLOSE))
+    highest_allowed = max(lowest, planned.loss * (1 + SHAPE_TOLERANCE))
     best = None
     least_cost = (math.inf, math.inf)  # seconds and chips
     for part, tokens, losses in parts:
@@ -210,8 +210,8 @@ def of_whole_blocks(problem: Problem, optima: list[Optimum], best: Optimum) -> C
     """The model of whole blocks and heads of the law's own shape to build; None where nothing fits.
 
     It has as many experts as the best optimum or, where none of those fits, any other number. Of the models within
-    CLOSE of the optimum's loss it is the one whose ratios are the architecture's, and then the one nearest in size to
-    the optimum. Where none is as good, it is the one of the lowest loss.
+    SHAPE_TOLERANCE of the optimum's loss it is the one whose ratios are the architecture's, and then the one nearest in
+    size to the optimum. Where none is as good, it is the one of the lowest loss.
     """
     return _first_of(functools.partial(_whole, problem), optima, best)
 
@@ -234,7 +234,7 @@ def _whole(problem: Problem, planned: Optimum) -> ChosenModel | None:
         factors = np.array([model.rounding_factor for model in built])
         is_close = fits & (factors <= 1 + ROUNDED)
         allowed = is_close if is_close.any() else fits
-        highest_allowed = max(float(losses[allowed].min()), planned.loss * (1 + CLOSE))
+        highest_allowed = max(float(losses[allowed].min()), planned.loss * (1 + SHAPE_TOLERANCE))
         good = np.flatnonzero(allowed & (losses <= highest_allowed))
         size = np.abs(np.log(models.n_active[good] / planned.n_active))
         order = np.lexsort((size, factors[good]))  # by factor, then by size
@@ -286,7 +286,7 @@ def _planned_layout(best: BestCandidate) -> PlannedLayout:
     models = best.models
     batch = int(candidate.batch_tokens[0])
     at_once = int(candidate.microbatch_tokens[0])
-    of_runs = None if models.as_published else recipe.batches_of(problem.law)
+    of_runs = None if models.as_published else which_recipe.batches_of(problem.law)
     ramp = ramps.ramp_on_mesh(batch, int(candidate.unit[0]), best.n_tokens, of_runs)
     step = candidate.step(problem)  # its bytes for the best alone: for all candidates they cost a fourth of the search
     sent_bytes = float(np.squeeze(step.sent_bytes))
@@ -297,7 +297,7 @@ def _planned_layout(best: BestCandidate) -> PlannedLayout:
     sending = sent_bytes * chips.n_devices / chips.count / chips.chip.network
     return PlannedLayout(
         batch_tokens=batch,
-        sequence=candidates.sequence_of(problem.law, models.as_published),
+        sequence=which_recipe.sequence_of(problem.law, models.as_published),
         data=int(candidate.data[0]),
         expert=int(candidate.expert[0]),
         model=int(candidate.model[0]),

@@ -26,7 +26,7 @@ from fit.planning.chosen.cost import BuildableCost
 from fit.planning.emit import emitted
 from fit.planning.inputs.training_chips import nearest_experts_value
 from fit.planning.plan import Plan
-from fit.planning.space import recipe
+from fit.planning.space import which_recipe
 from fit.planning.space.recipe import PAPERS_LAW
 
 FAR = 100  # times outside the fitted sizes and tokens: there a config tuned within them does not serve
@@ -79,7 +79,7 @@ def source(law: Law, plan: Plan, base: str | None = None) -> str:
     elif not os.path.exists(base) and not is_shipped(base):
         raise UserError(f"--base_config={base}: no such file")
     is_recipes_own = is_same(base, plan.base_config)
-    is_pretrain = is_recipes_own and plan.base_config == recipe.PRETRAIN_CONFIG
+    is_pretrain = is_recipes_own and plan.base_config == which_recipe.PRETRAIN_CONFIG
     begin, get_config = _start(base)
     body = [f"config = {get_config}", *_shape(built, is_pretrain)]
     overrides = _overrides(law, plan, built, base)
@@ -198,7 +198,7 @@ def _published_recipe(law: Law, built: Buildable) -> tuple[list[str], list[str]]
     if _has_runs_tokenizer(law, built):
         runs = law.models.base_config
         # the paper's tokenizer is that of configs/pretrain.py, and a config from elsewhere runs only where it is named
-        if runs is not None and runs != recipe.PAPERS_CONFIG and is_shipped(runs):
+        if runs is not None and runs != which_recipe.PAPERS_CONFIG and is_shipped(runs):
             begin, get_config = _start(runs, "runs")
             imported.append(begin.removeprefix("import runpy\n\n"))
             lines.append(f"config.data = {get_config}.data  # {sentences.CONFIG_TEXT}")
@@ -232,7 +232,7 @@ def _checked_config(law: Law, built: Buildable, base: str | None) -> str:
     if base is None:
         raise UserError(sentences.OPEN_CONFIG.format(law=law.name, why=no_config(law), another=another))
     of_runs = law.models.base_config
-    if base == recipe.PRETRAIN_CONFIG:
+    if base == which_recipe.PRETRAIN_CONFIG:
         if built.vocab_size < GPT2 and not (_has_runs_tokenizer(law, built) and of_runs):
             raise UserError(_other_vocabulary(base, GPT2, built))
         if of_runs and not is_shipped(of_runs):

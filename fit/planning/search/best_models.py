@@ -9,7 +9,7 @@ import numpy as np
 from fit.aliases import Json
 from fit.planning.space.candidates import BestCandidate
 
-COLUMNS = ("n_active", "n_total", "n_tokens", "loss", "d_model")  # numbers of BestModels
+MODEL_COLUMNS = ("n_active", "n_total", "n_tokens", "loss", "d_model")  # numbers of BestModels
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,8 +18,8 @@ from fit.aliases import Array, ByName, Floats, Numbers
 from fit.model.architecture import Architecture, root
 from fit.planning.inputs.grid import Grid
 from fit.planning.inputs.problem import PLATEAU, Problem
-from fit.planning.search.best_models import COLUMNS, BestModels
-from fit.planning.space import candidate_search
+from fit.planning.search.best_models import MODEL_COLUMNS, BestModels
+from fit.planning.space import on_tokens, within_hours
 from fit.planning.space.candidates import BestCandidate, Candidates
 from fit.planning.space.model_grid import ModelGrid, loss_of_shapes, models_of
 from fit.planning.space.size_speeds import NEXT_SIZES
@@ -51,7 +51,7 @@ def best_within_hours(problem: Problem, n_experts: Numbers) -> BestModels:
     arrays = np.broadcast_arrays(np.asarray(n_experts, float), budgets)
     shape = arrays[0].shape
     experts, hours = (array.ravel() for array in arrays)
-    columns = {name: np.full(experts.shape, np.nan) for name in COLUMNS}
+    columns = {name: np.full(experts.shape, np.nan) for name in MODEL_COLUMNS}
     bound = np.full(experts.shape, "", dtype=object)
     best_candidates: list[BestCandidate | None] = [None] * len(experts)
     for e in np.unique(experts):
@@ -102,7 +102,7 @@ def in_draws(problem: Problem, e: float, speeds: Array, coefficients: ByName) ->
       coefficients: By name, in place of the law's, [n_draws] each; empty for the law's own.
 
     Returns:
-      {name of COLUMNS, or gain: values [n_draws]}; NaN where the plan has no model.
+      {name of MODEL_COLUMNS, or gain: values [n_draws]}; NaN where the plan has no model.
     """
     hours = problem.budget_hours
     guess = math.log(problem.architecture.vocab_size)  # the loss of a model that is not trained
@@ -148,7 +148,7 @@ def _tokens_at_speeds(problem: Problem, candidates: Candidates, speeds: Array) -
 def _best_of_shapes(
     problem: Problem, models: ModelGrid, shapes: Array, tokens: Array, coefficients: ByName
 ) -> dict[str, Array]:
-    """The best shape of one recipe in each draw, by name of COLUMNS, and its index `shape`; loss is infinite for none.
+    """The best shape of one recipe in each draw: its index `shape`, and MODEL_COLUMNS; loss is infinite for none.
 
     Args:
       problem: The problem.
@@ -173,7 +173,7 @@ def _best_of_shapes(
 
 def _best_of_recipes(by_recipe: list[dict[str, Array]], n_rows: int) -> dict[str, Array]:
     """The best of all recipes in each draw, by name; NaN where there is none."""
-    columns = {name: np.full(n_rows, np.nan) for name in (*COLUMNS, "gain")}
+    columns = {name: np.full(n_rows, np.nan) for name in (*MODEL_COLUMNS, "gain")}
     lowest = np.full(n_rows, np.inf)
     for best in by_recipe:
         is_better = best["loss"] < lowest
@@ -194,7 +194,7 @@ def candidates_within(problem: Problem, e: float, hours: tuple[float, float]) ->
 @functools.lru_cache(maxsize=32)
 def _candidates_within(problem: Problem, e: float, hours: tuple[float, float]) -> list[Candidates]:
     """As candidates_within."""
-    by_recipe = candidate_search.in_hours(problem, models_of(problem, e), hours)
+    by_recipe = within_hours.could_be_best(problem, models_of(problem, e), hours)
     return [part.part(np.argsort(part.row, kind="stable")) for part in by_recipe]
 
 
@@ -256,7 +256,7 @@ def size_bound(best: BestCandidate) -> str:
         return str(models.limited_by[larger[0]])
     tokens = np.full(sizes.shape, float(best.n_tokens))
     # a larger model has fewer tokens, so perhaps another batch: memory hardly depends on it
-    trained = candidate_search.trained_on(problem, models, allowed[:NEXT_SIZES], tokens)
+    trained = on_tokens.trained(problem, models, allowed[:NEXT_SIZES], tokens)
     return "" if len(trained) else "chips"
 
 
@@ -294,7 +294,7 @@ def best_architecture(
         for e in np.asarray(experts)[timed.has_enough_experts(experts)][::-1]:
             loss_cutoff = lowest * (1 + SHARED_EFFECT)
             coarse = dataclasses.replace(problem, architecture=timed, grid=COARSE, loss_cutoff=loss_cutoff)
-            for candidates in candidate_search.in_hours(coarse, models_of(coarse, float(e)), (hours, hours)):
+            for candidates in within_hours.could_be_best(coarse, models_of(coarse, float(e)), (hours, hours)):
                 tokens = candidates.tokens_within_hours(coarse, hours)
                 for architecture in alike:
                     variant = dataclasses.replace(coarse, architecture=architecture)
@@ -339,4 +339,4 @@ def _hours_to_reach(problem: Problem, candidates: Candidates, loss: float) -> fl
 
 def _could_reach(problem: Problem, e: float, hours: float, loss: float) -> bool:
     """Whether a lower bound of the losses in so many hours is as low as this loss."""
-    return any(candidate_search.least_loss(problem, models, hours) <= loss for models in models_of(problem, e))
+    return any(within_hours.least_loss(problem, models, hours) <= loss for models in models_of(problem, e))

@@ -15,7 +15,7 @@ from fit.planning.inputs.problem import BAND, Problem
 from fit.planning.search import by_flops, by_hours, infeasible
 from fit.planning.search.best_models import BestModels
 
-NEAR = 1e-4  # as good as the best: within this share of its loss
+AS_GOOD = 1e-4  # as good as the best: within this share of its loss
 
 
 def best_models(problem: Problem, n_experts: Numbers, coefficients: ByName | None = None) -> BestModels:

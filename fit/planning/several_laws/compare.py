@@ -27,7 +27,7 @@ from fit.planning.inputs.constraints import Constraints
 from fit.planning.inputs.options import BudgetOptions
 from fit.planning.inputs.problem import Problem
 from fit.planning.search import by_hours, infeasible, solver, target
-from fit.planning.search.best_models import COLUMNS, BestModels
+from fit.planning.search.best_models import MODEL_COLUMNS, BestModels
 from fit.planning.several_laws import agreement, compare_answer, leverage, votes
 from fit.planning.several_laws.comparison import (
     Comparison,
@@ -204,7 +204,7 @@ def answer(law: Law, shared: SharedProblem) -> LawAnswer | NoAnswer:
     counted = law_counts.with_law_vocabulary(law, architecture)
     columns = counted.columns(architecture.d_model(model.n_active, e), e, law.counts_embedding)
     return LawAnswer(
-        **{name: model[name] for name in ("n_experts", *COLUMNS)},
+        **{name: model[name] for name in ("n_experts", *MODEL_COLUMNS)},
         law=law.name,
         form=law.form.name,
         source=law.source or None,

@@ -17,7 +17,7 @@ from fit.planning.several_laws.comparison import LawAnswer, Spread, Vote, Votes,
 from fit.planning.uncertainty import joint_draws
 
 SAID = 3  # numbers of experts that the sentence names
-COLUMNS = ("n_experts", "n_active", "n_tokens")
+VOTED = ("n_experts", "n_active", "n_tokens")
 
 
 def of_law(problem: Problem, experts: Floats) -> VotesOfLaw:
@@ -32,7 +32,7 @@ def of_law(problem: Problem, experts: Floats) -> VotesOfLaw:
     best = np.argmin(np.nan_to_num(solved.loss, nan=np.inf), axis=0)
     chosen = np.asarray(experts, float)[best]
     columns = dict(n_experts=chosen)
-    for name in COLUMNS[1:]:
+    for name in VOTED[1:]:
         columns[name] = getattr(solved, name)[best, np.arange(draws.n)]
     logs = {name: np.log(values) for name, values in columns.items()}
     return VotesOfLaw(
@@ -59,7 +59,7 @@ def together(answers: list[LawAnswer]) -> Votes | None:
         with_draws=sum(vote.has_law_draws for vote in votes),
         mixture=sum(share for n_experts, share in shares.items() if n_experts > 1),
         experts=sorted(rows, key=lambda row: -row.share),
-        spread=[_spread(name, votes) for name in COLUMNS],
+        spread=[_spread(name, votes) for name in VOTED],
     )
 
 

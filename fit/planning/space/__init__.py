@@ -1,9 +1,12 @@
 """The models that a plan chooses from, from the bottom up.
 
 rates.py            published laws of learning rate and batch; ramps.py, batches that rise, in whole units of a mesh
+which_recipe.py     whose recipe a model has: that of the law's runs, or of published models
 recipe.py           how a model is trained: config, rows, batches, warm-up and peak learning rate
 model_grid.py       the shapes of the grid with their counts, recipes and limits
 calibration.py      what the chips reach: ours, or by a table of the user's speeds
-candidates.py       these models in layouts, with their seconds per token; candidate_search.py, those that could be best
+candidates.py       these models in layouts, with their seconds per token
+layout_choices.py   the layouts in which chips hold models; two searches choose among them:
+on_tokens.py        the candidates of shapes on given tokens; within_hours.py, those that could be the best within hours
 size_speeds.py      what chips reach of a size: its speed, and the largest they train
 """

@@ -11,7 +11,7 @@ from fit.model.efficiencies import Calibration
 from fit.model.measured import MeasuredRun
 from fit.model.shape import ModelShape
 from fit.planning.inputs.problem import Problem
-from fit.planning.space import recipe
+from fit.planning.space import which_recipe
 
 # fields of config.model that a table of speeds may have as columns
 MODEL_FIELDS = (
@@ -67,7 +67,7 @@ def measured_runs(problem: Problem, path: str) -> list[MeasuredRun]:
         return ModelShape.of_config(model.fields | dict(n_experts=routed) | columns)
 
     chips = problem.chips
-    return measured.read_own(path, shape_of, chips.kind, chips.count, recipe.PRETRAIN_SEQUENCE)
+    return measured.read_own(path, shape_of, chips.kind, chips.count, which_recipe.PRETRAIN_SEQUENCE)
 
 
 def _model_of(problem: Problem, width: int, routed: int) -> Model:

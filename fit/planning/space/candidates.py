@@ -14,11 +14,10 @@ from typing import Self
 import numpy as np
 
 from fit.aliases import Array, Numbers
-from fit.fitted_law.law import Law
 from fit.model.layout import Layout
 from fit.model.step_cost import StepCost, step_cost
 from fit.planning.inputs.problem import Problem
-from fit.planning.space import recipe
+from fit.planning.space import which_recipe
 from fit.planning.space.model_grid import ModelGrid
 
 
@@ -74,7 +73,7 @@ class InLayouts(OnMeshes):
         """The layouts."""
         return Layout(
             batch_tokens=self.batch_tokens,
-            sequence=sequence_of(problem.law, self.models.as_published),
+            sequence=which_recipe.sequence_of(problem.law, self.models.as_published),
             data=self.data,
             expert=self.expert,
             model=self.model,
@@ -175,10 +174,3 @@ def joined(parts: list[Candidates]) -> Candidates:
     names = [field.name for field in dataclasses.fields(Candidates) if field.name != "models"]
     columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
     return Candidates(models=parts[0].models, **columns)
-
-
-def sequence_of(law: Law, as_published: bool) -> int:
-    """Tokens in a row of a recipe."""
-    if as_published:
-        return recipe.PRETRAIN_SEQUENCE
-    return law.models.seq_len or recipe.SEQUENCE

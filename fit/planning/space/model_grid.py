@@ -11,7 +11,6 @@ import numpy as np
 
 from fit.aliases import Array, ByName
 from fit.fitted_law import law_counts
-from fit.fitted_law.law import ROUNDING
 from fit.model import hardware
 from fit.model.architecture import Architecture, Model
 from fit.model.serving import Served
@@ -19,7 +18,7 @@ from fit.model.shape import ModelShape
 from fit.planning.inputs import grid as grid_lib
 from fit.planning.inputs.constraints import Constraints
 from fit.planning.inputs.problem import Problem
-from fit.planning.space import rates, recipe
+from fit.planning.space import rates, recipe, which_recipe
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,7 +134,9 @@ def _models(problem: Problem, routed: int, as_published: bool) -> ModelGrid:
     """The models of one recipe. `routed`: experts as the trainer counts them."""
     style = hardware.style_of(problem.padded, as_published, problem.request.fixed)
     shape = grid_lib.shapes(problem.grid, problem.padded, style, routed)
-    has_recipe, least, most = _tokens_of_recipe(problem, shape, as_published)
+    base, _ = which_recipe.runs_config(problem.law, False)
+    family = problem.request.family
+    has_recipe, least, most = which_recipe.tokens_of_recipe(problem.law, shape, as_published, base, family)
     rows = np.flatnonzero(has_recipe)
     architecture = problem.padded
     return _described(problem, architecture, take(shape, rows), as_published, least[rows], most[rows])
@@ -150,32 +151,6 @@ def whole_models(problem: Problem, n_experts: float, models: list[Model]) -> Mod
     no_tokens = np.zeros(len(models))
     described = _described(problem, problem.architecture, shape, False, no_tokens, np.full(len(models), np.inf))
     return dataclasses.replace(described, law_experts=n_experts)
-
-
-def _tokens_of_recipe(problem: Problem, shape: ModelShape, as_published: bool) -> tuple[Array, Array, Array]:
-    """(whether runs of each shape can have a recipe, on more tokens than, up to), arrays [n_shapes].
-
-    Small models have the recipe of the law's runs. Large ones have the published recipe where their size or their
-    tokens lie beyond the runs.
-    """
-    law = problem.law
-    base, _ = recipe.runs_config(law, False)
-    inside = np.asarray(shape.n_active - shape.embedding_and_head)
-    is_large = inside >= rates.SMALLEST
-    counts = dict(n_active=shape.n_active, n_total=shape.n_total)
-    if not law.counts_embedding:
-        counts["n_total"] = shape.n_total - shape.embedding_and_head
-    is_beyond = np.full(inside.shape, problem.request.family or base is None)
-    for name, values in counts.items():
-        if name in law.form.columns and name in law.ranges:
-            is_beyond |= values > law.ranges[name][1] * (1 + ROUNDING)
-    most_of_runs = math.inf
-    if "n_tokens" in law.ranges:
-        most_of_runs = law.ranges["n_tokens"][1] * (1 + ROUNDING)
-    if as_published:
-        has_recipe = is_large & (is_beyond | math.isfinite(most_of_runs))
-        return has_recipe, np.where(is_beyond, 0.0, most_of_runs), np.full(len(inside), np.inf)
-    return ~is_large | ~is_beyond, np.zeros(len(inside)), np.where(is_large, most_of_runs, np.inf)
 
 
 def _described(  # noqa: PLR0913  what describes models

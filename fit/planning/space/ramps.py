@@ -14,6 +14,22 @@ from fit.model.architecture import Ramp
 RAMP = ((0.0, 0.25), (0.016, 0.5), (0.032, 1.0))
 
 
+def published(batch: float, n_tokens: float, sequence: int) -> Ramp:
+    """The batches of a run by the recipe of published models, in whole rows, where no mesh is chosen.
+
+    The largest batch is the power of two below `batch`, which divides over most meshes: a batch too small costs time
+    and no loss.
+
+    Args:
+      batch: about the largest batch.
+      n_tokens: training tokens.
+      sequence: tokens in a row.
+    """
+    largest = 2 ** math.floor(math.log2(batch))
+    ramp = tuple((round(seen * n_tokens), max(round(share * largest), 1)) for seen, share in RAMP)
+    return divisible(ramp, sequence)
+
+
 def divisible(batches: Ramp, multiple: int) -> Ramp:
     """The ramp with each batch rounded up to a multiple, such as the fewest tokens of a mesh.
 

@@ -24,7 +24,7 @@ from fit.model.shape import ModelShape
 # grids of step-law/steplaw, dense and mixtures.
 NEAR_OPTIMAL = math.sqrt(2)
 # Published laws start at models of this many parameters outside embedding and head (Step Law: 59M).
-SMALLEST = 6e7
+SMALLEST_ACTIVE = 6e7
 MOST_LOWERED = 2  # the factor by which the other laws may lower the rate of the law of compute
 FLAT = 1e-9  # smaller slopes are replaced by this one
 LEAST_BATCH = 0.5  # share of the best batch that is always allowed, even if the laws agree on a larger one
@@ -119,7 +119,7 @@ LING = PublishedRateLaw(
     batch=(0.0694, {"C": 0.3644}),
     most={"C": 3e20},
 )
-LAWS = (STEP_LAW, STEP_LAW_REFIT, DEEPSEEK_LLM, LING)
+RATE_LAWS = (STEP_LAW, STEP_LAW_REFIT, DEEPSEEK_LLM, LING)
 # Of each kind, the law of compute: fitted to runs at their best size for the compute, as plans are.
 BY_COMPUTE = {DENSE: DEEPSEEK_LLM, MIXTURE: LING}
 
@@ -148,7 +148,7 @@ def flops_per_token(shape: ModelShape, sequence: int) -> Numbers:
 
 def laws_for(run: CountedRun) -> list[PublishedRateLaw]:
     """The laws that hold for the run's kind of model."""
-    return [law for law in LAWS if run.kind in law.kinds]
+    return [law for law in RATE_LAWS if run.kind in law.kinds]
 
 
 def learning_rate(run: CountedRun) -> tuple[float, float, float]:
@@ -217,7 +217,7 @@ def batch_laws(total: Array, flops_per_token: Array, is_mixture: bool) -> BatchL
     log_total = np.log(np.asarray(total, float))  # a whole number may be too large for an array of such
     log_flops = np.log(np.asarray(flops_per_token, float))
     lines = []
-    for law in LAWS:
+    for law in RATE_LAWS:
         if (MIXTURE if is_mixture else DENSE) in law.kinds:
             constant, exponents = law.batch
             of_flops = exponents.get("C", 0.0)

@@ -6,35 +6,30 @@ published laws (rates.py).
 """
 
 import dataclasses
-import math
 from typing import Any
 
 import numpy as np
 
 from fit.aliases import Json
-from fit.fitted_law import batches as batches_lib
-from fit.fitted_law import models
-from fit.fitted_law.batches import PAPERS_CONFIG, SEQUENCE
+from fit.fitted_law.batches import PAPERS_CONFIG
 from fit.fitted_law.law import Law, load
-from fit.fitted_law.tuning import BATCH, Estimate, Tuning
+from fit.fitted_law.tuning import Estimate, Tuning
 from fit.fitting import learning_rate
 from fit.messages import sentences
 from fit.messages.finding import Finding, finding
 from fit.messages.units import say
-from fit.model.architecture import BATCH_RAMP, PAPER, Model, Ramp
+from fit.model.architecture import Model, Ramp
 from fit.model.shape import ModelShape
-from fit.planning.space import ramps, rates
+from fit.planning.space import ramps, rates, which_recipe
+from fit.planning.space.which_recipe import PRETRAIN_CONFIG, PRETRAIN_SEQUENCE
 
 PAPERS_LAW = "joint-moe-2025"
-PRETRAIN_CONFIG = "configs/pretrain.py"
 SMALLEST_TUNED = 1e7  # n_active below which Eq. 10 is far outside what it was tuned on
-PRETRAIN_SEQUENCE = 4_096  # OLMoE, Qwen3, DeepSeek-V3 and Kimi K2 pretrain on rows of 4,096 tokens
 WARMUP_STEPS = 2_000  # DeepSeek LLM, DeepSeek-V3, Llama 2
 WARMUP_SHARE = 0.05  # of the tokens, at most
 DISAGREEMENT = 2  # the factor between two laws above which a plan warns
 FEWEST_STEPS = 2_000
 MOST_STEPS = 500_000
-SIZES = ("n_active", "n_total", "n_tokens")  # columns of a law that tell whether a plan is beyond its runs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,64 +125,12 @@ def recipe_of(  # noqa: PLR0913  what a recipe depends on
       batches: those of its layout, where it has one; None for the best.
       as_published: whether its recipe is that of published models; None where its size tells.
     """
-    base, overrides = runs_config(law, _has_papers_shape(model))
     if as_published is None:
-        is_large_enough = rates.run_of(model.shape, n_tokens, PRETRAIN_SEQUENCE).active >= rates.SMALLEST
-        as_published = is_large_enough and (family or base is None or beyond(law, model, n_tokens) > 1)
+        as_published = which_recipe.is_published(law, model, n_tokens, family)
     if as_published:
         return _of_published_models(law, model, n_tokens, family, batches)
+    base, overrides = which_recipe.runs_config(law, which_recipe.has_papers_shape(model))
     return _of_the_runs(law, model, n_tokens, base, overrides, batches)
-
-
-def runs_config(law: Law, papers_shape: bool) -> tuple[str | None, dict[str, str]]:
-    """(config file, overrides) that the runs of the law were trained with; (None, {}) where that is not known.
-
-    A law that names no config has the paper's where its models have the paper's shape, with the batches of its runs
-    where it knows these.
-
-    Args:
-      law: the law in question.
-      papers_shape: whether models have the paper's shape.
-    """
-    if law.models.base_config:
-        return law.models.base_config, models.overrides(law.models)
-    has_several_configs = law.models.differing.get("config")
-    if has_several_configs or not papers_shape:
-        return None, {}
-    if law.models.batches:
-        return PAPERS_CONFIG, {BATCH: repr(law.models.batches)}
-    return PAPERS_CONFIG, {}
-
-
-def runs_batches(law: Law, base: str | None, overrides: dict[str, str]) -> Ramp | None:
-    """The batches of the law's runs; None where they are not known.
-
-    Args:
-      law: the law in question.
-      base, overrides: as `runs_config` has them.
-    """
-    if law.models.batches is not None:
-        return law.models.batches
-    # a published law, and one that an older version wrote, have their config alone
-    return batches_lib.of_config(base, overrides, law.models.differing)
-
-
-def batches_of(law: Law) -> Ramp:
-    """The batches of a plan by the recipe of the law's runs: theirs, or the paper's where they are not known."""
-    known = runs_batches(law, *runs_config(law, True))
-    return BATCH_RAMP if known is None else known
-
-
-def beyond(law: Law, model: Model, n_tokens: float) -> float:
-    """By what factor the model or its tokens exceed those of the law's runs.
-
-    The factor is 1 within the runs, and where the law does not say how large they were.
-    """
-    n_total = float(model.shape.n_total)
-    if not law.counts_embedding:
-        n_total = rates.run_of(model.shape, n_tokens, PRETRAIN_SEQUENCE).total
-    outside = law.extrapolation(n_active=float(model.shape.n_active), n_total=n_total, n_tokens=n_tokens)
-    return max([1.0, *(o["factor"] for o in outside if o["column"] in SIZES and o["value"] > o["high"])])
 
 
 def rate_note(law: Law, model: Model, n_tokens: float, run_recipe: Recipe) -> str:
@@ -203,15 +146,15 @@ def rate_note(law: Law, model: Model, n_tokens: float, run_recipe: Recipe) -> st
     """
     rate = run_recipe.learning_rate
     run = rates.run_of(model.shape, n_tokens, PRETRAIN_SEQUENCE)
-    if rate is None or law.tuning is not None or run.active < rates.SMALLEST:
+    if rate is None or law.tuning is not None or run.active < rates.SMALLEST_ACTIVE:
         return ""
     if not run_recipe.of_published_models:
         other: float | None = rates.learning_rate(run)[0]
         sentence = sentences.RATE_WITHIN
-    elif run_recipe.family or beyond(law, model, n_tokens) == 1:  # plans within the runs have this recipe, too
-        return ""
+    elif run_recipe.family or which_recipe.beyond(law, model, n_tokens) == 1:
+        return ""  # plans within the runs have this recipe, too
     else:
-        base, _ = runs_config(law, _has_papers_shape(model))
+        base, _ = which_recipe.runs_config(law, which_recipe.has_papers_shape(model))
         other, _ = peak_learning_rate(law, base, float(model.shape.n_active), model.n_experts)
         sentence = sentences.RATE_BEYOND
     if other is None or max(rate / other, other / rate) < DISAGREEMENT:
@@ -224,18 +167,6 @@ def _as_list(ends: tuple[float, float] | None) -> list[float] | None:
     return None if ends is None else list(ends)
 
 
-def _has_papers_shape(model: Model) -> bool:
-    """Whether heads, feed-forward layers and vocabulary are the paper's, and no other field is set."""
-    d_model = model.fields["d_model"]
-    return model.fields == dict(
-        d_model=d_model,
-        n_blocks=model.fields["n_blocks"],
-        n_heads=d_model // PAPER.width_per_block,
-        d_ff=round(PAPER.ff * d_model),
-        vocab_size=PAPER.vocab_size,
-    )
-
-
 def _of_the_runs(
     law: Law, model: Model, n_tokens: float, base: str | None, overrides: dict[str, str], ramp: Ramp | None
 ) -> Recipe:
@@ -245,7 +176,7 @@ def _of_the_runs(
     rate_range = None
     batches = ramp
     batch_source = sentences.BATCH_OF_RUNS
-    known = runs_batches(law, base, overrides)
+    known = which_recipe.runs_batches(law, base, overrides)
     if ramp is None and known is not None:
         batches = tuple(step for step in known if step[0] < n_tokens)
     if law.tuning:
@@ -258,7 +189,7 @@ def _of_the_runs(
     return Recipe(
         base_config=base,
         overrides=overrides,
-        sequence=law.models.seq_len or SEQUENCE,
+        sequence=which_recipe.sequence_of(law, as_published=False),
         batch_tokens=batches,
         batch_range=None,
         batch_allowed=_allowed_of_runs(law, n_tokens) if batches else None,
@@ -267,7 +198,7 @@ def _of_the_runs(
         learning_rate=rate,
         learning_rate_range=rate_range,
         learning_rate_source=source,
-        extrapolation=beyond(law, model, n_tokens),
+        extrapolation=which_recipe.beyond(law, model, n_tokens),
         findings=(*_doubts_of_batches(ramp, known), *_doubts_of_steps(batches, n_tokens)),
     )
 
@@ -346,7 +277,7 @@ def _of_published_models(law: Law, model: Model, n_tokens: float, family: bool, 
     best_batch = law.tuning.batch(**model_columns) if law.tuning else None
     if best_batch:
         batch, lowest_batch, highest_batch = _ends(best_batch)
-    batches = ramp or _ramp(batch, n_tokens)
+    batches = ramp or ramps.published(batch, n_tokens, PRETRAIN_SEQUENCE)
     instead = say(sentences.INSTEAD, **law.models) if law.models.seq_len else ""
     laws = tuple(_law_row(rate_law, run) for rate_law in rates.laws_for(run))
     names = _joined([row["law"] for row in laws])
@@ -356,7 +287,7 @@ def _of_published_models(law: Law, model: Model, n_tokens: float, family: bool, 
     if law.tuning:
         rate, lowest_rate, highest_rate = _ends(law.tuning.rate(batches[-1][1], **model_columns))
         rate_source = sentences.RATE_OF_THIS_LAW
-        extrapolation = beyond(law, model, n_tokens)
+        extrapolation = which_recipe.beyond(law, model, n_tokens)
         doubts = [] if best_batch else _disagreements("batch_tokens", laws)
     return Recipe(
         base_config=PRETRAIN_CONFIG,
@@ -373,20 +304,14 @@ def _of_published_models(law: Law, model: Model, n_tokens: float, family: bool, 
         extrapolation=extrapolation,
         family=family,
         laws=laws,
-        note=say(sentences.RECIPE_DIFFERS, base=PRETRAIN_CONFIG, sequence=PRETRAIN_SEQUENCE, instead=instead),
+        note=say(
+            sentences.RECIPE_DIFFERS,
+            base=PRETRAIN_CONFIG,
+            sequence=PRETRAIN_SEQUENCE,
+            instead=instead,
+        ),
         findings=(*doubts, *_doubts_of_steps(batches, n_tokens)),
     )
-
-
-def _ramp(batch: float, n_tokens: float) -> Ramp:
-    """The batches of a run of n_tokens whose largest batch is about `batch`, in whole rows.
-
-    The largest batch is the power of two below, which divides over most meshes: a batch too small costs time and no
-    loss.
-    """
-    largest = 2 ** math.floor(math.log2(batch))
-    ramp = tuple((round(seen * n_tokens), max(round(share * largest), 1)) for seen, share in ramps.RAMP)
-    return ramps.divisible(ramp, PRETRAIN_SEQUENCE)
 
 
 def _allowed(law: Law, model: Model, n_tokens: float) -> tuple[float, float]:
@@ -397,7 +322,7 @@ def _allowed(law: Law, model: Model, n_tokens: float) -> tuple[float, float]:
 
 def _allowed_of_runs(law: Law, n_tokens: float) -> tuple[float, float]:
     """(least, largest) batch by the recipe of the law's runs: meshes may ask for less than their own batch."""
-    most = max(tokens for start, tokens in batches_of(law) if start < n_tokens)
+    most = max(tokens for start, tokens in which_recipe.batches_of(law) if start < n_tokens)
     return rates.LEAST_BATCH * most, float(most)
 
 

@@ -10,11 +10,11 @@ import numpy as np
 
 from fit.aliases import Array
 from fit.planning.inputs.problem import Problem
-from fit.planning.space import candidate_search
+from fit.planning.space import on_tokens
 from fit.planning.space.model_grid import ModelGrid, models_of
 
-SMALLEST = 8  # smallest shapes, of which chips train one if they train any
-CHUNK = 32  # shapes that are looked at together, from the largest on
+N_SMALLEST = 8  # smallest shapes, of which chips train one if they train any
+LARGEST_AT_ONCE = 32  # shapes that are looked at together, from the largest on
 NEXT_SIZES = 8  # shapes that are looked at together beside a size
 TOKENS_PER_PARAMETER = 200  # where chips bound the size, FLOPs leave several times the tokens that are best
 AROUND = 1.25  # factor between a size and the shapes that its speed is interpolated between
@@ -44,9 +44,9 @@ def tokens_per_second(problem: Problem, e: float, n_active: float, n_tokens: flo
         rows = order[(all_sizes[order] <= AROUND * n_active) & (models.limited_by[order] == "")]
         n_near = int(np.sum(all_sizes[rows] >= n_active / AROUND))
         start = max(n_near, 1)
-        part = candidate_search.on_tokens(problem, models, rows[:start], tokens)
+        part = on_tokens.candidates_of(problem, models, rows[:start], tokens)
         while part is None and start < len(rows):  # the chips train none of these: look at smaller ones
-            part = candidate_search.on_tokens(problem, models, rows[start : start + NEXT_SIZES], tokens)
+            part = on_tokens.candidates_of(problem, models, rows[start : start + NEXT_SIZES], tokens)
             start += NEXT_SIZES
         if part is not None:
             sizes.append(all_sizes[part.row])
@@ -101,8 +101,8 @@ def _largest_of_shapes(problem: Problem, models: ModelGrid, is_allowed: Array, t
     sizes = models.n_active
     order = np.argsort(-sizes, kind="stable")
     rows = order[is_allowed[order] & (sizes[order] > at_least)]
-    for start in range(0, len(rows), CHUNK):
-        trained = candidate_search.trained_on(problem, models, rows[start : start + CHUNK], tokens)
+    for start in range(0, len(rows), LARGEST_AT_ONCE):
+        trained = on_tokens.trained(problem, models, rows[start : start + LARGEST_AT_ONCE], tokens)
         if len(trained):
             return float(sizes[trained].max())
     return at_least
@@ -111,8 +111,8 @@ def _largest_of_shapes(problem: Problem, models: ModelGrid, is_allowed: Array, t
 def trains_any(problem: Problem, e: float) -> bool:
     """Whether the chips train any model with one number of experts, however long it takes."""
     for models in models_of(problem, e):
-        rows = np.argsort(models.n_active, kind="stable")[:SMALLEST]
+        rows = np.argsort(models.n_active, kind="stable")[:N_SMALLEST]
         tokens = np.maximum(models.least_tokens + 1, 1e9)
-        if len(candidate_search.trained_on(problem, models, rows, tokens)):
+        if len(on_tokens.trained(problem, models, rows, tokens)):
             return True
     return False

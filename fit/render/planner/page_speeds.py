@@ -22,7 +22,7 @@ from fit.planning.inputs.grid import Grid
 from fit.planning.inputs.problem import Problem
 from fit.planning.inputs.requests import ShapeRequest
 from fit.planning.inputs.training_chips import MEMORY_SHARE, MFU, SECONDS_PER_HOUR, Chips
-from fit.planning.space import candidate_search
+from fit.planning.space import layout_choices, within_hours
 from fit.planning.space.candidates import Candidates
 from fit.planning.space.model_grid import ModelGrid, models_of
 
@@ -96,7 +96,7 @@ def _rows(problem: Problem, models: ModelGrid, n_experts: int, counts: list[int]
       ...], ...]: from so many tokens on, the MFU of so many chips, each a whole number in its unit}.
     """
     speeds: dict[int, list[list[int]]] = {}
-    least_seconds = candidate_search.least_seconds(problem, models)  # of a token on one chip
+    least_seconds = layout_choices.least_seconds(problem, models)  # of a token on one chip
     for count in counts:
         for row, steps in _steps(problem, models, least_seconds, count):
             speeds.setdefault(row, []).append([count, *steps])
@@ -137,7 +137,7 @@ def _steps(problem: Problem, models: ModelGrid, least_seconds: Array, count: int
         most_tokens=most_tokens,
         limited_by=np.where(least_tokens < most_tokens, "", "hours").astype(object),
     )
-    found = candidate_search.in_hours(of_count, [suited], HOURS)
+    found = within_hours.could_be_best(of_count, [suited], HOURS)
     if not found:
         return
     part = _fastest_of_batches(found[0])

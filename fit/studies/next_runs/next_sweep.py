@@ -10,7 +10,7 @@ from fit.messages import sentences
 from fit.messages.units import say
 from fit.model.architecture import PAPER, Architecture
 from fit.planning.emit import plan_config
-from fit.planning.space import recipe
+from fit.planning.space import which_recipe
 from fit.studies.next_runs import next_answer
 
 
@@ -62,7 +62,7 @@ def sweep_source(law: Law, architecture: Architecture, result: Json, base: str |
 
 def _config_of_sweep(law: Law, architecture: Architecture, base: str | None) -> tuple[str, dict[str, str]]:
     """(config file, overrides) of the sweep. The arguments and errors are those of sweep_source."""
-    config_of_runs, overrides = recipe.runs_config(law, architecture == PAPER)
+    config_of_runs, overrides = which_recipe.runs_config(law, architecture == PAPER)
     if base is not None:
         if not plan_config.is_same(base, config_of_runs):
             overrides = text_of(law.models)

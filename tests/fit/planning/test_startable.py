@@ -18,7 +18,7 @@ from fit.model import hardware
 from fit.model.shape import ModelShape
 from fit.planning.emit import plan_config
 from fit.planning.inputs import mesh
-from fit.planning.space import recipe
+from fit.planning.space import which_recipe
 from jmoe.config import counts
 from jmoe.config.check import check_mesh
 from jmoe.errors import UserError
@@ -66,7 +66,7 @@ def test_the_batch_is_between_the_floor_and_the_recipes(plans):
         batch = built.batch_tokens[-1][1]
         least, most = built.batch_allowed
         assert least <= batch * (1 + 1e-9) and batch <= most * (1 + 1e-9), case.command
-        assert (built.sequence == recipe.PRETRAIN_SEQUENCE) == bool(built.recipe_laws)
+        assert (built.sequence == which_recipe.PRETRAIN_SEQUENCE) == bool(built.recipe_laws)
         if built.recipe_laws:
             batches = [row["batch_tokens"] for row in built.recipe_laws]
             mean = math.exp(np.mean(np.log(batches)))
