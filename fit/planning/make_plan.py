@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -10,7 +11,8 @@ from fit.errors import UserError
 from fit.fitted_law import expert_widths
 from fit.fitted_law.law import Law
 from fit.messages import sentences
-from fit.messages.finding import finding
+from fit.messages.finding import Finding, finding
+from fit.messages.lines import Line
 from fit.messages.units import say
 from fit.model.architecture import PAPER, Architecture
 from fit.planning import make_problem
@@ -47,6 +49,8 @@ class _Solution:
       infeasible: The numbers of experts with which no model is feasible.
       ranking: The numbers of experts by their expected losses.
       reached: The least budget that reaches a loss, where the problem's budget is that.
+      architectures: As in Plan, where this is the best of several architectures.
+      left_out: Findings on those of them that are not feasible.
     """
 
     problem: Problem
@@ -54,6 +58,8 @@ class _Solution:
     infeasible: list[Infeasible]
     ranking: Ranking
     reached: Target | None
+    architectures: list[Json] | None = None
+    left_out: tuple[Finding, ...] = ()
 
     @property
     def best(self) -> Optimum:
@@ -72,7 +78,7 @@ def plan(law: Law, options: PlanOptions) -> Plan:
     Raises:
       UserError: No model is feasible.
     """
-    solution, fields = _best_solution(law, options)
+    solution = _best_solution(law, options)
     given = options.given(PlanOptions)
     given.pop("verbose", None)  # of the text alone
     like = None
@@ -82,7 +88,7 @@ def plan(law: Law, options: PlanOptions) -> Plan:
     if options.task_map is not None:
         maps = task_maps.load(options.task_map)
     answer_of = plan_answer.verbose if options.verbose else plan_answer.answer
-    return _plan_of(solution, fields | dict(answer_of=answer_of, options=given, like=like), maps)
+    return _plan_of(solution, answer_of, given, like, maps)
 
 
 def best_plan(law: Law, options: PlanOptions) -> Plan:
@@ -91,16 +97,16 @@ def best_plan(law: Law, options: PlanOptions) -> Plan:
     Raises:
       UserError: No model is feasible.
     """
-    return _plan_of(*_best_solution(law, options))
+    return _plan_of(_best_solution(law, options))
 
 
 def plan_within(problem: Problem) -> Plan:
     """The plan of a problem. Raises UserError where no model is feasible."""
-    return _plan_of(_solve(problem, None), {})
+    return _plan_of(_solve(problem, None))
 
 
-def _best_solution(law: Law, options: PlanOptions) -> tuple[_Solution, Json]:
-    """The best architecture's solution, and the fields of Plan on all architectures, where there are several.
+def _best_solution(law: Law, options: PlanOptions) -> _Solution:
+    """The solution of the best architecture.
 
     Raises:
       UserError: No model is feasible.
@@ -116,15 +122,15 @@ def _best_solution(law: Law, options: PlanOptions) -> tuple[_Solution, Json]:
         raise refusals[-1][1]
     best = min(solutions, key=lambda solution: solution.cost_or_loss)
     if options.shape.used is None or len(options.shape.used) == 1:
-        return best, {}
+        return best
     rows = []
     for solution in solutions:
         of_best = {name: solution.best[name] for name in OF_ARCHITECTURES}
         rows.append(dict(active_width=solution.problem.architecture.active_width) | of_best)
-    return best, dict(
+    return dataclasses.replace(
+        best,
         architectures=sorted(rows, key=lambda row: row["active_width"]),
-        active_width=best.problem.architecture.active_width,
-        findings=[finding("width_left_out", used=refused.active_width, why=str(error)) for refused, error in refusals],
+        left_out=tuple(finding("width_left_out", used=each.active_width, why=str(error)) for each, error in refusals),
     )
 
 
@@ -154,7 +160,7 @@ def _solve(problem: Problem, target_loss: float | None) -> _Solution:
         _check_target(problem, target_loss)
         problem, reached = target.reach(problem, target_loss)
     optima, infeasible = optimum.optima_of(problem)
-    ranking = odds.ranked(problem, optima, by_medians=reached is not None)
+    ranking = odds.rank(problem, optima, by_medians=reached is not None)
     return _Solution(problem, optima, infeasible, ranking, reached)
 
 
@@ -169,23 +175,28 @@ def _check_target(problem: Problem, loss: float) -> None:
         raise UserError(say(sentence, loss=loss, size=vocab_size, nothing=knows_nothing))
 
 
-def _plan_of(solution: _Solution, fields: Json, maps: TaskMaps | None = None) -> Plan:
+def _plan_of(
+    solution: _Solution,
+    answer_of: Callable[[Plan], Iterable[Line]] = plan_answer.answer,
+    options: Json | None = None,
+    like: Json | None = None,
+    maps: TaskMaps | None = None,
+) -> Plan:
     """The plan of a solution: the model to build, its cost, how sure it is, and what to know before trusting it.
 
     Args:
       solution: The solution.
-      fields: More fields of Plan; its findings come after those of the solution.
+      answer_of: What makes its answer.
+      options, like: As in Plan.
       maps: From losses to accuracies of tasks.
     """
-    more: Json = dict(answer_of=plan_answer.answer) | fields
-    more_findings = more.pop("findings", [])
     problem = solution.problem
     law = problem.law
     architecture = problem.architecture
     optima = solution.optima
     best = solution.best
     # build
-    built, run_recipe = buildable.of_plan(problem, optima, best)
+    built, run_recipe = buildable.build(problem, optima, best)
     if run_recipe is None:
         base_config, overrides = which_recipe.runs_config(law, architecture == PAPER)
     else:
@@ -197,7 +208,7 @@ def _plan_of(solution: _Solution, fields: Json, maps: TaskMaps | None = None) ->
     energy = None
     if chips is not None and training is not None:
         energy = cost.energy_of(chips, training.training_hours)
-    how_sure = odds.of_ranking(solution.ranking, _hours(problem, best), built, chips)
+    how_sure = odds.odds_of(solution.ranking, _hours(problem, best), built, chips)
     # what to know before trusting it
     findings = [
         *plan_findings.of_best(problem, best),
@@ -206,16 +217,19 @@ def _plan_of(solution: _Solution, fields: Json, maps: TaskMaps | None = None) ->
         *(run_recipe.findings if run_recipe else ()),
         *repeats.findings_of(problem, best),
         *plan_findings.of_chips(problem, best, built),
-        *more_findings,
+        *solution.left_out,
     ]
     tasks = {}
     if maps is not None:
         tasks = expected_tasks.of_model(built or best, law, maps)
     compared = [row.n_experts for row in optima]
+    built_like = architecture.to_json()
+    if solution.architectures is not None:
+        built_like |= dict(active_width=architecture.active_width)
     return Plan(
         law=law.name,
         form=law.form.name,
-        **(architecture.to_json() | more),
+        **built_like,
         constraints=problem.constraints.to_json(),
         optima=optima,
         infeasible=solution.infeasible,
@@ -234,9 +248,13 @@ def _plan_of(solution: _Solution, fields: Json, maps: TaskMaps | None = None) ->
         repeats=repeats.repeats_of(problem, optima, best),
         clock=other_budget.against_other_budget(problem, solution.ranking.best_by_median, compared),
         chips=chips,
+        architectures=solution.architectures,
+        like=like,
         energy=energy,
+        options=options,
         problem=problem,
         **tasks,
+        answer_of=answer_of,
         explicit=("dense",) if dense_models.are_compared(problem) else (),
     )
 

@@ -110,7 +110,7 @@ class Buildable(Record):
         return [name for name in super().names() if name != "layout" or self.layout is None]
 
 
-def of_plan(problem: Problem, optima: list[Optimum], best: Optimum) -> tuple[Buildable | None, Recipe | None]:
+def build(problem: Problem, optima: list[Optimum], best: Optimum) -> tuple[Buildable | None, Recipe | None]:
     """The model of whole blocks and heads to build, with exact counts, speed and cost, and the recipe to train it by.
 
     Both are None where no model fits.

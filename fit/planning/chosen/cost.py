@@ -4,8 +4,6 @@ import dataclasses
 import math
 from typing import Any
 
-import numpy as np
-
 from fit.aliases import Json
 from fit.model import step_counts
 from fit.model.chips import CHIPS
@@ -17,7 +15,9 @@ from fit.planning.chosen.modelled_speed import Speed
 from fit.planning.chosen.planned_layout import PlannedLayout
 from fit.planning.inputs.constraints import Constraints
 from fit.planning.inputs.mesh import GROUP_TOKENS
-from fit.planning.inputs.training_chips import Chips, fewest_devices
+from fit.planning.inputs.requests import MeshRequest
+from fit.planning.inputs.training_chips import Chips
+from fit.planning.space import fewest_chips
 from fit.planning.space.recipe import Recipe
 from fit.results import Record, optional
 
@@ -194,12 +194,11 @@ def _fields_of_cost(model: CostedModel, constraints: Constraints, chips: Chips) 
         n_unused=model.n_total - model.n_active,
     )
     serving = serving_of(served, model.memory_bytes, float(shape.n_experts), chips)
-    smallest = chips.holding(shape, on_any_mesh=not constraints.has_paper_shape)
+    fewest = fewest_chips.fewest_chips(chips, shape, on_any_mesh=not constraints.has_paper_shape)
     training_chips = None
     training_bytes = None
-    if smallest is not None:
-        training_chips = math.ceil(smallest.n_devices / chips.chip.devices)
-        training_bytes = float(smallest.n_devices * step_counts.memory_of(shape, smallest))
+    if fewest is not None:
+        training_chips, training_bytes = fewest
     return dict(
         **_price(model, chips),
         training_bytes=training_bytes,
@@ -286,27 +285,24 @@ def cost_of_buildable(
 
 
 def _on_mesh(
-    run_recipe: Recipe, shape: ModelShape, chips: Chips, smallest: Layout, step_tokens: int | None
+    run_recipe: Recipe, shape: ModelShape, chips: Chips, fixed: MeshRequest, step_tokens: int | None
 ) -> MeshCost:
-    """The memory of a device of the given mesh, of which `smallest` is the smallest step.
-
-    The memory of a step is known where its tokens are.
-    """
-    remat = str(smallest.remat)
-    axes = np.array([smallest.expert]), np.array([smallest.model])
-    fewest = fewest_devices(shape, *axes, remat, chips.device_memory)
+    """The memory of a device of the mesh that the user fixes. That of a step is known where its tokens are."""
+    assert fixed.expert is not None and fixed.model is not None and fixed.remat is not None
+    data = chips.n_devices // (fixed.expert * fixed.model)
+    smallest = fewest_chips.smallest_step(data, fixed.expert, fixed.model, fixed.remat)
     step_bytes = None
     if step_tokens:
         step = dataclasses.replace(smallest, **_rows_of(run_recipe), batch_tokens=step_tokens)
         step_bytes = float(step_counts.memory_of(shape, step))
     return MeshCost(
-        data=int(smallest.data),
-        expert=int(smallest.expert),
-        model=int(smallest.model),
-        remat=remat,
+        data=data,
+        expert=fixed.expert,
+        model=fixed.model,
+        remat=fixed.remat,
         least_bytes=float(step_counts.memory_of(shape, smallest)),
         step_bytes=step_bytes,
-        chips=None if fewest is None else math.ceil(fewest.n_devices / chips.chip.devices),
+        chips=fewest_chips.fewest_chips_on_mesh(chips, shape, smallest),
     )
 
 

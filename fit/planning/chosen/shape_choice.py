@@ -24,7 +24,7 @@ from fit.planning.chosen.planned_layout import PlannedLayout
 from fit.planning.inputs.grid import Grid
 from fit.planning.inputs.problem import Problem
 from fit.planning.search import solver
-from fit.planning.space import on_tokens, ramps, which_recipe
+from fit.planning.space import fewest_chips, on_tokens, ramps, which_recipe
 from fit.planning.space.candidates import BestCandidate, Candidates
 from fit.planning.space.model_grid import ModelGrid, loss_of_shapes, models_of, whole_models
 
@@ -227,7 +227,7 @@ def _whole(problem: Problem, planned: Optimum) -> ChosenModel | None:
         fits = (models.limited_by == "") & (tokens >= 1)
         chips = problem.constraints.chips
         if chips is not None:
-            fits &= chips.least_bytes(models.shape) <= chips.memory_share * chips.memory
+            fits &= fewest_chips.least_bytes(chips, models.shape) <= chips.memory_share * chips.memory
         if not fits.any():
             continue
         losses = np.where(fits, loss_of_shapes(problem, models, slice(None), tokens), np.inf)

@@ -11,11 +11,12 @@ from fit.fitted_law.law import Law, warning_of
 from fit.messages import sentences
 from fit.messages.finding import Finding, finding
 from fit.model.architecture import PAPER, WHOLE_EXPERTS, Architecture
-from fit.model.layout import Layout
 from fit.planning.chosen.buildable import Buildable
 from fit.planning.chosen.optimum import Optimum
 from fit.planning.inputs.problem import BAND, Problem
+from fit.planning.inputs.requests import MeshRequest
 from fit.planning.search import solver
+from fit.planning.space import fewest_chips
 from fit.planning.uncertainty.odds import Odds
 from fit.table.runs import unlikely
 
@@ -115,10 +116,11 @@ def _chips_bind(problem: Problem, best: Optimum) -> Finding:
     unbound = solver.best_of_each_number(problem.within(chips=None))
     row = unbound.row(int(np.nanargmin(unbound.loss)), ("n_active", "n_total", "n_tokens", "loss", "d_model"))
     shape = problem.architecture.shape(row["d_model"], row["n_experts"])
-    smallest = chips.holding(shape, on_any_mesh=not problem.has_paper_shape)
+    fewest = fewest_chips.fewest_chips(chips, shape, on_any_mesh=not problem.has_paper_shape)
     needed = ""
-    if smallest is not None:
-        needed = f" on {math.ceil(smallest.n_devices / chips.chip.devices)} chips"
+    if fewest is not None:
+        count, _ = fewest
+        needed = f" on {count} chips"
     return finding(
         "chips_bind",
         needed=needed,
@@ -129,7 +131,7 @@ def _chips_bind(problem: Problem, best: Optimum) -> Finding:
     )
 
 
-def _uneven(built: Buildable, mesh: Layout) -> Iterator[Finding]:
+def _uneven(built: Buildable, mesh: MeshRequest) -> Iterator[Finding]:
     """Findings on what of the model the trainer does not divide over the mesh."""
     counts = [
         ("model", mesh.model, "heads", built.n_heads),
@@ -138,7 +140,7 @@ def _uneven(built: Buildable, mesh: Layout) -> Iterator[Finding]:
     if built.n_experts > 1:
         counts.insert(0, ("expert", mesh.expert, "experts", built.experts_of_trainer))
     for axis, size, what, count in counts:
-        if count % int(size):
+        if size is not None and count % size:
             yield finding("mesh_uneven", axis=axis, size=size, what=what, count=count)
 
 

@@ -14,7 +14,7 @@ from fit.messages import sentences
 from fit.messages.units import say
 from fit.model.architecture import PAPER, Architecture
 from fit.model.chips import CHIPS
-from fit.model.layout import REMATS, Layout
+from fit.model.layout import REMATS
 from fit.model.reference_model import PUBLISHED, PublishedModel, read
 from fit.model.serving import BATCHES, Requirement, ServingChips
 from fit.options import (
@@ -33,7 +33,7 @@ from fit.options import (
 )
 from fit.planning.inputs.constraints import Constraints
 from fit.planning.inputs.requests import MeshRequest, ShapeRequest
-from fit.planning.inputs.training_chips import MEMORY_SHARE, MFU, Chips, smallest_step
+from fit.planning.inputs.training_chips import MEMORY_SHARE, MFU, Chips
 from fit.task_maps.maps import TaskMaps
 
 MOST_BLOCKS = 1000  # of any model
@@ -344,8 +344,8 @@ class BudgetOptions(Options):
         """The options that need chips."""
         return ("hours", "dollars_per_hour", "mfu", "serve")
 
-    def _mesh_of(self, kind: str, count: int) -> Layout | None:
-        """The smallest step on the mesh that is given for so many chips; None where it is chosen."""
+    def _mesh_of(self, kind: str, count: int) -> MeshRequest | None:
+        """The mesh that is given for so many chips; None where none is."""
         return None
 
     def constraints(self, experts: tuple[int, ...] = ()) -> Constraints:
@@ -429,7 +429,7 @@ class PlanOptions(BudgetOptions):
         """As in BudgetOptions, with the mesh."""
         return (*super()._needing_chips, "mesh")
 
-    def _mesh_of(self, kind: str, count: int) -> Layout | None:
+    def _mesh_of(self, kind: str, count: int) -> MeshRequest | None:
         """As in BudgetOptions. Raises UserError where the mesh does not divide the chips."""
         if not self.changed("mesh"):
             return None
@@ -438,7 +438,7 @@ class PlanOptions(BudgetOptions):
         n_devices = count * CHIPS[kind].devices
         if n_devices % (expert * model):
             raise UserError(say(MESH_OF_CHIPS, expert=expert, model=model, devices=n_devices, chips=self.chips))
-        return smallest_step(n_devices // (expert * model), expert, model, self.mesh.remat or "full")
+        return MeshRequest(expert, model, self.mesh.remat or "full")
 
     def constraints(self, experts: tuple[int, ...] = ()) -> Constraints:
         """As BudgetOptions.constraints, with the epochs."""

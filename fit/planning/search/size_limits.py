@@ -10,7 +10,7 @@ import numpy as np
 
 from fit.aliases import Numbers
 from fit.planning.inputs.problem import Problem
-from fit.planning.space import size_speeds
+from fit.planning.space import fewest_chips, size_speeds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +50,7 @@ def size_limits(problem: Problem) -> list[SizeLimit]:
 
         def training_bytes(d_model: Numbers, n_experts: Numbers) -> Numbers:
             """Bytes of the smallest step."""
-            return chips.least_bytes(problem.architecture.shape(d_model, n_experts))
+            return fewest_chips.least_bytes(chips, problem.architecture.shape(d_model, n_experts))
 
         limits.append(SizeLimit("chips", training_bytes, chips.memory_share * chips.memory))
     serving = constraints.serving

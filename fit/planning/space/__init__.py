@@ -5,6 +5,7 @@ which_recipe.py     whose recipe a model has: that of the law's runs, or of publ
 recipe.py           how a model is trained: config, rows, batches, warm-up and peak learning rate
 model_grid.py       the shapes of the grid with their counts, recipes and limits
 calibration.py      what the chips reach: ours, or by a table of the user's speeds
+fewest_chips.py     how many chips hold a model at all
 candidates.py       these models in layouts, with their seconds per token
 layout_choices.py   the layouts in which chips hold models; two searches choose among them:
 on_tokens.py        the candidates of shapes on given tokens; within_hours.py, those that could be the best within hours

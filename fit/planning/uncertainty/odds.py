@@ -170,7 +170,7 @@ class Ranking:
         return min(self.optima, key=lambda row: row.loss)
 
 
-def ranked(problem: Problem, optima: list[Optimum], by_medians: bool = False) -> Ranking:
+def rank(problem: Problem, optima: list[Optimum], by_medians: bool = False) -> Ranking:
     """The ranking of the optima of a problem. by_medians: as in Ranking."""
     experts = np.array([row.n_experts for row in optima], float)
     draws = joint_draws.of_problem(problem, experts)
@@ -180,7 +180,7 @@ def ranked(problem: Problem, optima: list[Optimum], by_medians: bool = False) ->
     return Ranking(problem, optima, draws, solved, order.tolist(), by_medians)
 
 
-def of_ranking(
+def odds_of(
     ranking: Ranking,
     hours: float | None = None,
     built: Buildable | None = None,

@@ -37,4 +37,4 @@ def odds_at_most_compute(law: Law) -> Odds | NoOdds | None:
         optima, _ = optimum.optima_of(problem)
     except UserError as error:
         return NoOdds(error.sentence)
-    return odds.of_ranking(odds.ranked(problem, optima))
+    return odds.odds_of(odds.rank(problem, optima))

@@ -19,6 +19,7 @@ from fit.planning.inputs.constraints import Constraints
 from fit.planning.inputs.problem import Problem
 from fit.planning.inputs.training_chips import Chips
 from fit.planning.search import solver
+from fit.planning.space import fewest_chips
 from fit.render import tables
 
 PAPER = architecture.Architecture()
@@ -165,7 +166,8 @@ def test_optimum_on_chips_is_brute_force(law, kind, count):
         assert float(result.loss) <= loss.min() * (1 + 1e-12)
         best = int(np.argmin(loss))
         assert (result.size_bound == "chips") == (not fits[best + 1] and 2 * total[best + 1] <= 1e12)
-        assert chips.holding(PAPER.shape(float(result.d_model), float(e)), on_any_mesh=False).n_devices <= count
+        shape = PAPER.shape(float(result.d_model), float(e))
+        assert fewest_chips.fewest_chips(chips, shape, on_any_mesh=False)[0] <= count
 
 
 @pytest.mark.parametrize(
