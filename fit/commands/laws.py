@@ -163,6 +163,8 @@ class PredictCommand(PredictOptions, flags.OfLaw, flags.Columns):
     def run(self) -> None:
         if (self.runs is None) != (self.out is None):
             raise UserError("--runs and --out go together")
+        if self.out is not None:
+            check_writable(self.out)
         law = load(self.law)
         if self.runs is None or self.out is None:
             prediction = forecast.of_model(law, self)
@@ -236,7 +238,9 @@ class LrCommand(RateOptions, flags.Columns):
     out: str | None = options.text("File to write the coefficients to (JSON).")
 
     def run(self) -> None:
+        if self.out is not None:
+            check_writable(self.out)
         rates = fit_rates.fit_law(read(self.read(self.runs)), self)
         print(lines.text(rates_answer.of_fit(rates)))
-        if self.out:
+        if self.out is not None:
             write_text(self.out, json.dumps(rates.to_dict(), indent=1, default=float))

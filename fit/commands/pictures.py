@@ -14,6 +14,7 @@ from fit.render import figures, report, tables
 from fit.render.planner import page
 from fit.render.report_options import ReportOptions
 from fit.results import JSON_VERSION
+from fit.table.files import check_writable
 from fit.table.table import plain, read, write
 
 DEFAULT_LAW = "joint-moe-2025"
@@ -45,6 +46,8 @@ class TableCommand(ShapeOptions, flags.OfLaw, flags.JsonOutput):
     experts: tuple[int, ...] | None = options.experts("Numbers of experts. Default: those fitted.")
 
     def run(self) -> None:
+        if self.out is not None:
+            check_writable(self.out)
         law = load(self.law)
         experts = () if self.experts is None else experts_to_compare(law, self.experts)
         architecture = self.architecture(law)
