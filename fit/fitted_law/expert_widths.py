@@ -77,7 +77,7 @@ class Shares(Record):
 
 
 def with_granularity(architecture: Architecture, granularity: float, top_k: int, shared: int) -> Architecture:
-    """The Architecture with experts so many times narrower than the dense layer.
+    """The Architecture with experts a number of times narrower than the dense layer.
 
     Args:
       top_k: experts that a token chooses.

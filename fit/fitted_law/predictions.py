@@ -31,7 +31,7 @@ ON_LOSSES = (
 
 @dataclasses.dataclass(frozen=True)
 class Predictions:
-    """What a law predicts for the models of a table. Losses are in nats per token.
+    """The predictions of a law for the models of a table. Losses are in nats per token.
 
     Attributes:
       columns: Lists [n_models] by name: predicted_loss; with bootstrap draws law_loss_low and law_loss_high, and where

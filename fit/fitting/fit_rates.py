@@ -1,4 +1,4 @@
-"""What `fit lr` does: the best learning rate of each model in a table, the law of these rates, and its options."""
+"""The work of `fit lr`: the best learning rate of each model in a table, the law of these rates, and its options."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from fit.table.table import Table
 
 @dataclasses.dataclass(kw_only=True)
 class RateOptions(Options):
-    """What the law of learning rates is fitted to, and the model whose rate is asked for."""
+    """Options: the runs that the law of learning rates is fitted to, and the model whose rate is asked for."""
 
     experts: tuple[int, ...] = options.experts("Numbers of experts to fit. Default: all.", ())
     with_tokens: bool = options.switch(
@@ -54,7 +54,7 @@ class RateFit:
     model: BestRate | None
 
     def to_dict(self) -> Json:
-        """What `fit lr --out` writes."""
+        """The fields that `fit lr --out` writes."""
         return dict(
             lr_law=self.law,
             experts=self.experts,

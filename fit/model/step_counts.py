@@ -431,17 +431,17 @@ class MemoryByTokens:
         return np.where(in_parts, KEPT + ACCUMULATED, KEPT) * self.stored
 
     def activations(self, tokens: Numbers) -> Numbers:
-        """Bytes that blocks leave for the backward pass of so many tokens."""
+        """Bytes that blocks leave for the backward pass of a number of tokens."""
         return self.left_bytes * tokens + self.gathered
 
     def at_work(self, tokens: Numbers) -> Numbers:
-        """Bytes of the block, or of the loss, at work on so many tokens."""
+        """Bytes of the block, or of the loss, at work on a number of tokens."""
         in_block = self.block_bytes * tokens + self.block
         in_loss = self.logit_bytes * np.minimum(tokens, self.most_logits) + self.head
         return np.maximum(in_block, in_loss)
 
     def most_tokens(self, limit: float, in_parts: bool) -> Array:
-        """The most tokens at once that so many bytes hold; at most 0 where they hold none.
+        """The most tokens at once that fit into a number of bytes; at most 0 where none do.
 
         Args:
           limit: bytes of a device.

@@ -68,7 +68,7 @@ class _Solution:
 
     @property
     def cost_or_loss(self) -> float:
-        """What decides between architectures: FLOPs or hours that reach a target, else the expected loss."""
+        """The measure between architectures: FLOPs or hours that reach a target, else the expected loss."""
         return self.ranking.expected_loss if self.reached is None else self.reached.cost
 
 

@@ -157,7 +157,7 @@ class Energy(Record):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CostedModel:
-    """What the cost of a model depends on.
+    """A model whose cost is asked.
 
     Attributes:
       shape: Its shape.
@@ -242,7 +242,7 @@ def serving_of(served: Served, memory_bytes: float, routed_experts: float, chips
 
 
 def energy_of(chips: TrainingChips, hours: float) -> Energy | None:
-    """The energy of so many hours of training; None where the chips' power is not published."""
+    """The energy of these hours of training; None where the chips' power is not published."""
     watts = CHIPS[chips.kind].watts
     if not watts:
         return None
@@ -348,7 +348,7 @@ def _step(run_recipe: Recipe, shape: ModelShape, chips: Chips) -> tuple[int | No
     largest = max(batches)
 
     def step_bytes(n_tokens: int) -> float:
-        """Memory of all chips in a step of the largest batch with so many tokens at once."""
+        """Memory of all chips in a step of the largest batch with n_tokens at once."""
         layout = Layout(largest, data=chips.n_devices, microbatch_tokens=n_tokens, **_rows_of(run_recipe))
         return chips.n_devices * float(step_counts.memory_of(shape, layout))
 

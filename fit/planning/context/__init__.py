@@ -1,4 +1,4 @@
-"""What a plan is compared with, and what to know before trusting it.
+"""Other plans to compare a plan with, and findings to know before trusting it.
 
 other_budget.py     the best model by hours in place of FLOPs, or by FLOPs in place of hours; speed_lines.py, in words
 dense_models.py     savings against the best dense model, and the paper's rule of thumb

@@ -1,4 +1,4 @@
-"""What FLOPs would choose in place of hours, or hours in place of FLOPs."""
+"""The best model under the other budget: FLOPs in place of hours, or hours in place of FLOPs."""
 
 import dataclasses
 import math

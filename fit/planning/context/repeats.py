@@ -1,4 +1,4 @@
-"""What it is worth to a plan to read its text several times, by the law of fit/fitted_law/repeated.py."""
+"""The worth to a plan of reading its text several times, by the law of fit/fitted_law/repeated.py."""
 
 import dataclasses
 from collections.abc import Iterator

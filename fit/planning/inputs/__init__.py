@@ -1,4 +1,4 @@
-"""What a plan is asked, from the bottom up.
+"""The inputs of a plan, from the bottom up.
 
 grid.py             shapes and meshes to choose from; mesh.py, what a mesh must divide; requests.py, what a user fixes
 training_chips.py   the chips to train on

@@ -97,7 +97,7 @@ class Constraints:
         return Served.of(shape, self.bytes_per_parameter, cache_bytes)
 
     def size(self, n_tokens: Numbers) -> Numbers:
-        """n_active of the model for which FLOPs leave so many training tokens; infinite without FLOPs."""
+        """n_active of the model for which FLOPs leave n_tokens of training; infinite without FLOPs."""
         if self.flops is None:
             return np.inf
         return self.flops / (TRAINING * n_tokens + INFERENCE * self.inference_tokens)

@@ -75,7 +75,7 @@ def _suitable_counts(chip: Chip) -> list[int]:
 def meshes(
     n_devices: int, models: tuple[int, ...], expert: int | None, model: int | None
 ) -> list[tuple[int, int, int]]:
-    """All meshes (data, expert, model) of so many devices; `expert` and `model` fix the size of an axis."""
+    """All meshes (data, expert, model) of n_devices; `expert` and `model` fix the size of an axis."""
     all_meshes = []
     for model_size in models if model is None else (model,):
         rest = n_devices // model_size
@@ -96,7 +96,7 @@ def divisors(n: int) -> list[int]:
 
 @functools.cache
 def shapes(grid: Grid, architecture: Architecture, style: hardware.Style, routed: int) -> ModelShape:
-    """The shapes of a style with so many experts as the trainer counts them: arrays [n_shapes], widths ascending."""
+    """The shapes of a style with `routed` experts as the trainer counts them: arrays [n_shapes], widths ascending."""
     padded = dataclasses.replace(architecture, vocab_size=hardware.padded(architecture.vocab_size))
     rows = []
     n_blocks: list[int] = []
@@ -139,7 +139,7 @@ def _depths(grid: Grid, style: hardware.Style, n_dense: int, width: int) -> list
 
 
 def _spread(least: int, most: int, count: int) -> list[int]:
-    """At most so many whole numbers, evenly spread over those from `least` to `most`."""
+    """At most `count` whole numbers, evenly spread over those from `least` to `most`."""
     if count < 1 or most < least:
         return []
     n_steps = min(count - 1, most - least)

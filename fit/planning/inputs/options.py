@@ -345,7 +345,7 @@ class BudgetOptions(Options):
         return ("hours", "dollars_per_hour", "mfu", "serve")
 
     def _mesh_of(self, kind: str, count: int) -> MeshRequest | None:
-        """The mesh that is given for so many chips; None where none is."""
+        """The mesh that is given, on `count` chips; None where none is."""
         return None
 
     def constraints(self, experts: tuple[int, ...] = ()) -> Constraints:

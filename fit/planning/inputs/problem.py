@@ -1,4 +1,4 @@
-"""What a plan solves: a law, an architecture, a budget with limits, numbers of experts, and what the chips reach."""
+"""The problem of a plan: a law, an architecture, a budget with limits, numbers of experts, and what the chips reach."""
 
 import dataclasses
 import functools
@@ -23,7 +23,7 @@ PLATEAU = 0.75  # where a model of this share of the best size is as good, large
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """What a plan solves.
+    """The problem of a plan.
 
     Hours are the budget, and speeds are modelled, where chips are given without --mfu and --shape=paper. Otherwise
     hours become the FLOPs of an MFU. A loss to reach becomes the least budget that reaches it (search/target.py).
@@ -88,7 +88,7 @@ class Problem:
 
     @functools.cached_property
     def efficiencies(self) -> Efficiencies:
-        """What the chips reach: our trainer's, unless the problem has a calibration."""
+        """The efficiencies of the chips: our trainer's, unless the problem has a calibration."""
         chips = self.chips
         calibration = self.calibration
         if calibration is None:
@@ -119,7 +119,7 @@ class Problem:
         )
 
     def hours(self, n_tokens: Numbers, seconds_per_token: Numbers) -> Array:
-        """Hours of so many training tokens and of the inference tokens."""
+        """Hours of n_tokens of training and of the inference tokens."""
         return (np.asarray(n_tokens) + self.inference_equivalent) * seconds_per_token / SECONDS_PER_HOUR
 
     @property
@@ -132,7 +132,7 @@ class Problem:
         return dataclasses.replace(self, constraints=dataclasses.replace(self.constraints, **changes))
 
     def on_chips(self, count: int) -> "Problem":
-        """This problem on so many of its chips."""
+        """This problem on `count` of its chips."""
         return self.within(chips=dataclasses.replace(self.chips, count=count))
 
     def at(self, n_experts: Numbers) -> "Problem":
@@ -145,7 +145,7 @@ class Problem:
 
     @functools.cached_property
     def candidates_key(self) -> "Problem":
-        """What candidates depend on: this problem without its budget and numbers of experts. It is hashable."""
+        """The key of its candidates: this problem without its budget and numbers of experts. It is hashable."""
         chips = self.constraints.chips
         if chips is not None:
             chips = dataclasses.replace(chips, mfu=MFU)
@@ -154,6 +154,6 @@ class Problem:
 
     @functools.cached_property
     def shapes_key(self) -> "Problem":
-        """What models depend on: this problem without budget, tokens, chips and their speeds. It is hashable."""
+        """The key of its models: this problem without budget, tokens, chips and their speeds. It is hashable."""
         problem = self.candidates_key.within(chips=None, max_tokens=None, epochs=None, inference_tokens=0.0)
         return dataclasses.replace(problem, calibration=None, loss_cutoff=math.inf)

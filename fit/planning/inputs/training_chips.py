@@ -65,7 +65,7 @@ class Chips:
         return self.count * self.chip.memory
 
     def with_count(self, count: int | None) -> "Chips":
-        """So many of the chips; None stands for all of them."""
+        """`count` of the chips; None stands for all of them."""
         return self if count is None else dataclasses.replace(self, count=count)
 
     def of_layout(self, layout: Layout) -> "Chips":
@@ -73,7 +73,7 @@ class Chips:
         return self.with_count(int(layout.n_devices) // self.chip.devices)
 
     def rate(self, n_experts: int | None) -> float:
-        """FLOP/s that training a model of so many experts, as the law counts them, reaches on all chips.
+        """FLOP/s that training a model of n_experts, as the law counts them, reaches on all chips.
 
         Where `mfu` is by number of experts and lacks this one, the nearest number that it has counts.
         """
@@ -84,13 +84,13 @@ class Chips:
         return self.count * self.chip.flops * mfu
 
     def flops(self, hours: float) -> float | dict[int, float]:
-        """FLOPs that training does in so many hours; {n_experts: FLOPs} where mfu is by number of experts."""
+        """FLOPs that training does within the hours; {n_experts: FLOPs} where mfu is by number of experts."""
         if isinstance(self.mfu, dict):
             return {n_experts: SECONDS_PER_HOUR * hours * self.rate(n_experts) for n_experts in self.mfu}
         return SECONDS_PER_HOUR * hours * self.rate(None)
 
     def price(self, flops: float, n_experts: int, name: str = "") -> dict[str, float | None]:
-        """{NAMEhours, NAMEdollars} of so many FLOPs; dollars are None where no price is given."""
+        """{NAMEhours, NAMEdollars} of these FLOPs; dollars are None where no price is given."""
         return self.price_of_hours(flops / self.rate(n_experts) / SECONDS_PER_HOUR, name)
 
     def price_of_hours(self, hours: float, name: str = "") -> dict[str, float | None]:

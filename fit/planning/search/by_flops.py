@@ -190,7 +190,7 @@ class _SizeProblem:
         return self._loss_on(n_active, n_tokens)
 
     def _loss_on(self, n_active: Array, n_tokens: Array) -> Array:
-        """Loss of these sizes on so many tokens."""
+        """Loss of these sizes on these tokens."""
         law = self.problem.law
         return law_counts.loss_of_sizes(
             law, self.problem.architecture, self.n_experts, n_active, n_tokens, self.coefficients

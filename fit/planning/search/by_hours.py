@@ -125,7 +125,7 @@ def in_draws(problem: Problem, e: float, speeds: Array, coefficients: ByName) ->
 
 
 def _fastest_layouts(problem: Problem, candidates: Candidates, hours: float) -> Candidates:
-    """Of each shape the candidate that is trained on most tokens in so many hours, of those that are trained at all."""
+    """Of each shape the candidate that is trained on most tokens within the hours, of those that are trained at all."""
     tokens = candidates.tokens_within_hours(problem, hours)
     order = np.lexsort((-tokens, candidates.row))
     order = order[tokens[order] >= 1]
@@ -199,7 +199,7 @@ def _candidates_within(problem: Problem, e: float, hours: tuple[float, float]) -
 
 
 def _best_among(problem: Problem, by_recipe: list[Candidates], hours: float) -> BestCandidate | None:
-    """The best of these candidates in so many hours; None where none can be trained in them.
+    """The best of these candidates within the hours; None where none can be trained in them.
 
     On a plateau of the loss it is the smallest of those within the problem's tolerance, if it is smaller by PLATEAU.
     """
@@ -338,5 +338,5 @@ def _hours_to_reach(problem: Problem, candidates: Candidates, loss: float) -> fl
 
 
 def _could_reach(problem: Problem, e: float, hours: float, loss: float) -> bool:
-    """Whether a lower bound of the losses in so many hours is as low as this loss."""
+    """Whether a lower bound of the losses within the hours is as low as this loss."""
     return any(within_hours.least_loss(problem, models, hours) <= loss for models in models_of(problem, e))

@@ -95,7 +95,7 @@ def _chips(problem: Problem) -> Json:
 
 
 def _mesh(problem: Problem, e: float) -> Reason:
-    """Chips that train no model with so many experts."""
+    """Chips that train no model with this number of experts."""
     fixed = problem.request.fixed_mesh
     fields = dict(expert=fixed.expert, model=fixed.model, remat=fixed.remat)
     given = [f"{name}:{value}" for name, value in fields.items() if value is not None]

@@ -65,7 +65,7 @@ class Target(Record):
 
     @property
     def cost(self) -> float:
-        """What the best takes of what is made least: FLOPs or hours."""
+        """The least cost: FLOPs or hours, as `least` says."""
         return self.best[self.least]
 
 

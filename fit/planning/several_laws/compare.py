@@ -72,7 +72,7 @@ def compare(laws: Sequence[Law], options: BudgetOptions) -> Comparison:
 
 @dataclasses.dataclass(frozen=True)
 class SharedProblem:
-    """What every law of a comparison solves.
+    """The problem that every law of a comparison solves.
 
     Attributes:
       shape: {field of Architecture: value}: vocab_size, width_per_block, and others where they are given.
@@ -251,7 +251,7 @@ def _votes(best: "_Best", experts: Array) -> VotesOfLaw | None:
 
 
 def _clock(problem: Problem, model: Optimum, experts: Array) -> OtherBudget | None:
-    """What FLOPs would choose of these numbers of experts in place of hours, or hours in place of FLOPs."""
+    """The best of these numbers of experts by FLOPs in place of hours, or by hours in place of FLOPs."""
     allowed = experts[problem.architecture.has_enough_experts(experts)]
     if problem.is_by_hours:
         allowed = [e for e in allowed if size_speeds.trains_any(problem, float(e))]

@@ -183,7 +183,7 @@ class LawAnswer(Record):
 
     @functools.cached_property
     def findings(self) -> list[Finding]:
-        """What to know before trusting it."""
+        """Findings to know before trusting it."""
         return [*_findings(self)]
 
     def names(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""What the chips of a problem reach: our trainer's efficiencies, or those of a table of the user's speeds."""
+"""The efficiencies of a problem's chips: our trainer's, or those of a table of the user's speeds."""
 
 import dataclasses
 
@@ -71,7 +71,7 @@ def measured_runs(problem: Problem, path: str) -> list[MeasuredRun]:
 
 
 def _model_of(problem: Problem, width: int, routed: int) -> Model:
-    """The model of a width and so many experts, as the plan's grid has it.
+    """The model of a width and a number of experts, as the plan's grid has it.
 
     It has the style of published models if its size is beyond the law's runs. `routed`: experts as the trainer counts.
     """

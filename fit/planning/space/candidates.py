@@ -99,7 +99,7 @@ class Candidates(InLayouts):
     seconds_per_token: Array
 
     def tokens_within_hours(self, problem: Problem, hours: Numbers) -> Array:
-        """Whole training tokens of each in so many hours [...]: [..., n]; 0 where these are fewer than it may have."""
+        """Whole training tokens of each within hours [...]: [..., n]; 0 where these are fewer than it may have."""
         tokens = problem.tokens_within_hours(np.asarray(hours)[..., None], self.seconds_per_token)
         tokens = np.minimum(tokens, self.most)
         return np.where((tokens >= self.least) & (tokens >= 1), tokens, 0.0)

@@ -24,7 +24,7 @@ from fit.planning.space.candidates import Candidates, InLayouts, OnMeshes
 from fit.planning.space.model_grid import ModelGrid, take
 
 STATE_BYTES = 16  # of a parameter on a device, at least: weight, two moments, gradient
-IDEAL_BATCH = 2.0**40  # tokens of a step, so many that what a step does once takes no time of a token
+IDEAL_BATCH = 2.0**40  # tokens of a step: what a step does once takes no time of a token
 
 
 @dataclasses.dataclass(frozen=True)

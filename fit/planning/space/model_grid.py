@@ -59,7 +59,7 @@ class ModelGrid:
         return np.asarray(self.shape.n_total)
 
     def has_recipe(self, n_tokens: Array) -> Array:
-        """Whether a run of each model on so many tokens has this recipe, [n_shapes]."""
+        """Whether a run of each model on n_tokens has this recipe, [n_shapes]."""
         return (n_tokens > self.least_tokens) & (n_tokens <= self.most_tokens)
 
     def tokens_within_flops(self, constraints: Constraints) -> Array:
@@ -80,7 +80,7 @@ def take(shape: ModelShape, rows: Array) -> ModelShape:
 def loss_of_shapes(
     problem: Problem, models: ModelGrid, rows: Array | slice, n_tokens: Array, coefficients: ByName | None = None
 ) -> Array:
-    """The law's loss of shapes on so many tokens, infinite on less than one.
+    """The law's loss of shapes on n_tokens, infinite on less than one.
 
     It applies to models that can be built: their own counts are read, less the parameters of embedding and head that
     the law does not count. For sizes without a shape see law_counts.loss_of_sizes.
@@ -124,7 +124,7 @@ def nearest_experts(architecture: Architecture, n_experts: float) -> int:
     """The trainer's number of experts that the law counts most nearly as n_experts."""
 
     def distance(routed: int) -> float:
-        """Distance, in ln, of the law's count of so many experts from n_experts."""
+        """Distance, in ln, of the law's count of the routed experts from n_experts."""
         return abs(math.log(hardware.law_experts(architecture, routed) / n_experts))
 
     return min(hardware.whole_experts(architecture, n_experts), key=distance)

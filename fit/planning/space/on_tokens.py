@@ -17,7 +17,7 @@ from fit.planning.space.model_grid import ModelGrid
 
 
 def candidates_of(problem: Problem, models: ModelGrid, rows: Array, n_tokens: Array) -> Candidates | None:
-    """The candidates of shapes that may be trained on so many tokens.
+    """The candidates of shapes that may be trained on n_tokens.
 
     Args:
       problem: The problem.
@@ -55,7 +55,7 @@ def _on_all_chips_then_fewer(choices: LayoutChoices, rows: Array, n_tokens: Arra
 def _in_layouts(
     choices: LayoutChoices, rows: Array, counts: Array, n_tokens: Array, could_be_best: Array
 ) -> InLayouts | None:
-    """The layouts of shapes on so many chips that the devices hold. could_be_best: [n_rows, n_counts]."""
+    """The layouts of shapes on these numbers of chips that the devices hold. could_be_best: [n_rows, n_counts]."""
     holds = choices.holds_weights[rows]
     on_meshes = choices.on_meshes(rows[holds], counts, could_be_best[holds])
     batches = choices.batches(on_meshes)

@@ -199,7 +199,7 @@ class BatchLaws:
     others: tuple[Line, ...]
 
     def allowed(self, n_tokens: Numbers) -> tuple[Array, Array]:
-        """(the least, the largest) batch of each model on so many tokens."""
+        """(the least, the largest) batch of each model on n_tokens."""
         log_tokens = np.log(np.asarray(n_tokens, float))  # a whole number may be too large for an array of such
         logs = [constant + slope * log_tokens for constant, slope in (self.best, *self.others)]
         least = np.minimum.reduce([logs[0] + math.log(LEAST_BATCH), *logs[1:]])

@@ -249,7 +249,7 @@ def _fitted_batch(tuning: Tuning, model: Model, n_tokens: float) -> str:
 
 
 def _columns_of_tuning(model: Model, n_tokens: float) -> dict[str, float]:
-    """What the optima that were fitted with a law read of a model."""
+    """The columns of a model that the optima fitted with a law read."""
     return dict(n_active=float(model.shape.n_active), n_tokens=n_tokens, n_experts=model.n_experts)
 
 
@@ -315,7 +315,7 @@ def _of_published_models(law: Law, model: Model, n_tokens: float, family: bool, 
 
 
 def _allowed(law: Law, model: Model, n_tokens: float) -> tuple[float, float]:
-    """The least and the largest batch that laws of batch allow a model on so many tokens."""
+    """The least and the largest batch that laws of batch allow a model on n_tokens."""
     least, most = batch_laws_of(law, model.shape).allowed(n_tokens)
     return float(least), float(most)
 

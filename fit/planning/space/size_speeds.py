@@ -1,4 +1,4 @@
-"""What chips reach of a size: its speed, between those of shapes of the grid, and the largest that they train.
+"""The speed of a size, between those of shapes of the grid, and the largest size that chips train.
 
 Axes: [n_shapes] models of one number of experts.
 """
@@ -70,7 +70,7 @@ def _interpolated(sizes: Array, speeds: Array, n_active: float) -> float:
 
 
 def largest_on_tokens(problem: Problem, e: float, n_tokens: float) -> float:
-    """n_active of the largest shape with e experts that the chips train on so many tokens; 0 for none."""
+    """n_active of the largest shape with e experts that the chips train on n_tokens; 0 for none."""
     most = 0.0
     for models in models_of(problem, e):
         tokens = np.full(models.n_active.shape, n_tokens)

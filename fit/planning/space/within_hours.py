@@ -47,7 +47,7 @@ def could_be_best(problem: Problem, by_recipe: list[ModelGrid], hours: tuple[flo
 
 
 def least_loss(problem: Problem, models: ModelGrid, hours: float) -> float:
-    """A lower bound of the losses of all shapes in so many hours; infinite where limits exclude them all."""
+    """A lower bound of the losses of all shapes within the hours; infinite where limits exclude them all."""
     return _Search(problem, models, (hours, hours)).least_loss
 
 
@@ -117,16 +117,16 @@ class _Search:
         return lowest * (1 + self.band)
 
     def most_tokens(self, rows: Array, chips: Numbers) -> Array:
-        """An upper bound of the tokens that so many chips train shapes on."""
+        """An upper bound of the tokens that a number of chips trains shapes on."""
         tokens = self.problem.tokens_within_hours(self.hours[1], self.choices.least_seconds[rows] / chips)
         return np.minimum(tokens, self.models.most_tokens[rows])
 
     def bound(self, rows: Array, chips: Numbers) -> Array:
-        """A lower bound of the loss of shapes on so many chips."""
+        """A lower bound of the loss of shapes on a number of chips."""
         return loss_of_shapes(self.problem, self.models, rows, self.most_tokens(rows, chips))
 
     def in_layouts(self, rows: Array, counts: Array, cutoff: float) -> InLayouts | None:
-        """The layouts of shapes on so many chips that the devices hold, and that could be the best."""
+        """The layouts of shapes on these numbers of chips that the devices hold, and that could be the best."""
         rows = rows[self.choices.holds_weights[rows]]
         could_be_faster = self.choices.least_seconds[rows, None] / counts <= self.fastest[rows, None]
         could_be_best = could_be_faster & (self.bound(rows[:, None], counts) <= cutoff)

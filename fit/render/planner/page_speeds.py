@@ -122,7 +122,7 @@ def _whole(values: object) -> list[int]:
 
 
 def _steps(problem: Problem, models: ModelGrid, least_seconds: Array, count: int) -> Iterator[tuple[int, list[int]]]:
-    """(row of the model, [tokens, MFU, tokens, MFU, ...]) of all models that so many chips train, as `_rows` has it."""
+    """(row of the model, [tokens, MFU, tokens, MFU, ...]) of all models that `count` chips train, as `_rows` has it."""
     model_axes = (1, 2, 4) if count > MANY_CHIPS else COARSE.models
     grid = dataclasses.replace(problem.grid, counts=(count,), models=model_axes)
     of_count = dataclasses.replace(problem.on_chips(count), grid=grid)

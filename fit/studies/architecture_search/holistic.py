@@ -96,7 +96,7 @@ PAPER_GRID = SearchGrid()
 def family(
     n_heads: int, head_dim: int, n_kv_heads: int, n_experts: int = 288, top_k: int = 8, n_shared_experts: int = 1
 ) -> ModelShape:
-    """What a search holds fixed: heads and experts. Its widths and depths are 0. The defaults are the paper's."""
+    """The fixed sizes of a search: heads and experts. Its widths and depths are 0. The defaults are the paper's."""
     return ModelShape(
         d_model=0,
         n_blocks=0,

@@ -1,4 +1,4 @@
-"""What `fit import` says of the runs that it read, and what to know before a law is fitted to them."""
+"""The answer of `fit import`: the runs that it read, and warnings before a law is fitted to them."""
 
 from collections.abc import Mapping
 
@@ -24,7 +24,7 @@ def answer(source: str, tool: str, n_rows: int, runs: Table, units: Mapping[str,
 
 
 def warnings(runs: Table) -> list[str]:
-    """What is odd about the runs, what `fit law` refuses, and the flag that mends their units."""
+    """Oddities of the runs, refusals by `fit law`, and the flag that mends their units."""
     refused = [*histories.named_histories(runs), *mixed_columns.text_problems(runs)]
     sentences = [*validate.impossible(runs), *validate.doubts(runs)]
     sentences += [f"fit law refuses these runs: {problem.where}: {problem.what}" for problem in refused]
