@@ -19,7 +19,7 @@ from fit.planning import make_problem
 from fit.planning.answer import plan_answer
 from fit.planning.chosen import buildable, cost, optimum
 from fit.planning.chosen.buildable import Buildable
-from fit.planning.chosen.chips_used import TrainingChips
+from fit.planning.chosen.chips_used import ChipsUsed
 from fit.planning.chosen.optimum import Infeasible, Optimum
 from fit.planning.context import dense_models, expected_tasks, other_budget, plan_findings, repeats
 from fit.planning.inputs.options import PlanOptions
@@ -259,7 +259,7 @@ def _plan_of(
     )
 
 
-def _training_chips(problem: Problem, optima: list[Optimum], built: Buildable | None) -> TrainingChips | None:
+def _training_chips(problem: Problem, optima: list[Optimum], built: Buildable | None) -> ChipsUsed | None:
     """The chips as a plan has them, with the MFU of each optimum where speeds are modelled; None without chips."""
     chips = problem.constraints.chips
     if chips is None:
@@ -273,7 +273,7 @@ def _training_chips(problem: Problem, optima: list[Optimum], built: Buildable | 
     used = chips.count
     if built and built.layout:
         used = chips.of_layout(built.layout).count
-    return TrainingChips(
+    return ChipsUsed(
         kind=chips.kind,
         count=chips.count,
         used=used if used != chips.count else None,

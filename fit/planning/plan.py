@@ -8,7 +8,7 @@ import dataclasses
 
 from fit.aliases import Json
 from fit.planning.chosen.buildable import Buildable
-from fit.planning.chosen.chips_used import TrainingChips
+from fit.planning.chosen.chips_used import ChipsUsed
 from fit.planning.chosen.cost import Energy
 from fit.planning.chosen.optimum import Infeasible, Optimum
 from fit.planning.context.dense_models import DenseComparison, RuleOfThumb
@@ -89,7 +89,7 @@ class Plan(WithFindings):
     target: Target | None = optional()
     repeats: Repeats | None = optional()
     clock: OtherBudget | None = optional()
-    chips: TrainingChips | None = optional()
+    chips: ChipsUsed | None = optional()
     architectures: list[Json] | None = optional()
     like: Json | None = optional()
     emitted: str | None = optional()

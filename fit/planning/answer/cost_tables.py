@@ -8,7 +8,7 @@ from fit.messages.units import memory, say, table
 from fit.model import serving
 from fit.model.chips import CHIPS
 from fit.planning.chosen.buildable import Buildable
-from fit.planning.chosen.chips_used import TrainingChips
+from fit.planning.chosen.chips_used import ChipsUsed
 from fit.planning.chosen.cost import Decoding, Serving
 from fit.planning.plan import Plan
 
@@ -31,7 +31,7 @@ STEP = (
 )
 
 
-def training(plan: Plan, chips: TrainingChips) -> Iterator[Line]:
+def training(plan: Plan, chips: ChipsUsed) -> Iterator[Line]:
     """A row for each number of experts: what training costs and keeps in memory; then what a step takes."""
     if isinstance(chips.mfu, dict):
         mfu = ", ".join(f"{value:.3g} (E = {e})" for e, value in chips.mfu.items())
@@ -52,7 +52,7 @@ def training(plan: Plan, chips: TrainingChips) -> Iterator[Line]:
             yield Line("", sentence)
 
 
-def serving_speeds(plan: Plan, chips: TrainingChips) -> Iterator[Line]:
+def serving_speeds(plan: Plan, chips: ChipsUsed) -> Iterator[Line]:
     """A row for each number of experts: how fast the chips decode and read prompts."""
     columns = "{n_experts:>9} {chips:amount:>9}"
     heads = {"chips": "served on"}

@@ -7,7 +7,7 @@ from fit.messages.lines import Line
 from fit.messages.units import say
 from fit.model import serving
 from fit.planning.chosen.buildable import Buildable
-from fit.planning.chosen.chips_used import TrainingChips
+from fit.planning.chosen.chips_used import ChipsUsed
 from fit.planning.chosen.cost import BuildableCost, Cost
 from fit.planning.chosen.optimum import Optimum
 from fit.planning.inputs.training_chips import nearest_experts_value
@@ -34,7 +34,7 @@ def price(plan: Plan) -> Line:
     return Line("Price", "; ".join(clauses))
 
 
-def _on_chips(plan: Plan, model: Optimum | Buildable, cost: Cost, chips: TrainingChips) -> Iterator[str]:
+def _on_chips(plan: Plan, model: Optimum | Buildable, cost: Cost, chips: ChipsUsed) -> Iterator[str]:
     """Clauses on training a model on the chips, and on serving it."""
     dollars = "" if cost.training_dollars is None else say(sentences.SHORT_DOLLARS, **cost)
     values = {**chips, **cost, "dollars": dollars, "chips": _chips_in_words(chips)}
@@ -52,7 +52,7 @@ def _on_chips(plan: Plan, model: Optimum | Buildable, cost: Cost, chips: Trainin
     yield say(sentences.SHORT_SERVED, **{**model, **cost})
 
 
-def _chips_in_words(chips: TrainingChips) -> str:
+def _chips_in_words(chips: ChipsUsed) -> str:
     """The chips that train: 64 x H100, or 56 of your 63 x H100."""
     if chips.used is not None:
         return say(sentences.CHIPS_IN_USE, **chips)

@@ -6,7 +6,7 @@ from fit.results import Record, optional
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TrainingChips(Record):
+class ChipsUsed(Record):
     """The chips of a plan.
 
     Attributes:

@@ -10,14 +10,14 @@ from fit.model.chips import CHIPS
 from fit.model.layout import Layout
 from fit.model.serving import BATCHES, LABEL, Served, ServingChips, experts_touched
 from fit.model.shape import ModelShape
-from fit.planning.chosen.chips_used import TrainingChips
+from fit.planning.chosen.chips_used import ChipsUsed
 from fit.planning.chosen.modelled_speed import Speed
 from fit.planning.chosen.planned_layout import PlannedLayout
 from fit.planning.inputs.constraints import Constraints
-from fit.planning.inputs.mesh import GROUP_TOKENS
 from fit.planning.inputs.requests import MeshRequest
 from fit.planning.inputs.training_chips import Chips
 from fit.planning.space import fewest_chips
+from fit.planning.space.meshes import GROUP_TOKENS
 from fit.planning.space.recipe import Recipe
 from fit.results import Record, optional
 
@@ -241,7 +241,7 @@ def serving_of(served: Served, memory_bytes: float, routed_experts: float, chips
     )
 
 
-def energy_of(chips: TrainingChips, hours: float) -> Energy | None:
+def energy_of(chips: ChipsUsed, hours: float) -> Energy | None:
     """The energy of these hours of training; None where the chips' power is not published."""
     watts = CHIPS[chips.kind].watts
     if not watts:

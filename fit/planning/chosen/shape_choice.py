@@ -22,14 +22,13 @@ from fit.model.architecture import ROUNDED, Architecture, Model, training_flops
 from fit.planning.chosen.optimum import Optimum
 from fit.planning.chosen.planned_layout import PlannedLayout
 from fit.planning.inputs.grid import Grid
-from fit.planning.inputs.problem import Problem
-from fit.planning.search import solver
+from fit.planning.inputs.problem import AS_GOOD, Problem
 from fit.planning.space import fewest_chips, on_tokens, ramps, which_recipe
 from fit.planning.space.candidates import BestCandidate, Candidates
 from fit.planning.space.model_grid import ModelGrid, loss_of_shapes, models_of, whole_models
 
 SHAPES_AT_ONCE = 32  # shapes that are weighed together
-SHAPE_TOLERANCE = solver.AS_GOOD  # part of the loss by which a preferred shape may exceed the optimum's
+SHAPE_TOLERANCE = AS_GOOD  # part of the loss by which a preferred shape may exceed the optimum's
 WIDER = 1.5  # shapes of the grid are up to this factor wider than the widest optimum
 MOST_WIDTHS = 200  # about as many widths beyond the grid's own, at most
 MORE_DEPTHS = 8  # laws may read the shape: other depths than the preferred ones may lose less

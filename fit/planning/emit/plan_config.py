@@ -21,7 +21,7 @@ from fit.fitted_law.published_draws import fits_in_words
 from fit.messages import sentences
 from fit.messages.units import say
 from fit.planning.chosen.buildable import Buildable
-from fit.planning.chosen.chips_used import TrainingChips
+from fit.planning.chosen.chips_used import ChipsUsed
 from fit.planning.chosen.cost import BuildableCost
 from fit.planning.emit import emitted
 from fit.planning.inputs.training_chips import nearest_experts_value
@@ -123,7 +123,7 @@ def _predicted(plan: Plan, built: Buildable) -> list[str]:
     return [*lines, "}"]
 
 
-def _on_chips(built: Buildable, cost: BuildableCost, chips: TrainingChips, has_batches: bool) -> list[str]:
+def _on_chips(built: Buildable, cost: BuildableCost, chips: ChipsUsed, has_batches: bool) -> list[str]:
     """Lines that set how the chips share the training, or how many tokens they hold at once.
 
     has_batches: whether other lines set the batches.

@@ -1,6 +1,6 @@
 """The inputs of a plan, from the bottom up.
 
-grid.py             shapes and meshes to choose from; mesh.py, what a mesh must divide; requests.py, what a user fixes
+grid.py             the widths, chips, meshes and batches to choose from; requests.py, what a user fixes
 training_chips.py   the chips to train on
 constraints.py      the budget, FLOPs or hours, and the limits
 problem.py          what a plan solves: law, architecture, constraints, experts, speeds and grid

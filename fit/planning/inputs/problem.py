@@ -17,6 +17,7 @@ from fit.planning.inputs.grid import Grid
 from fit.planning.inputs.requests import ShapeRequest
 from fit.planning.inputs.training_chips import MFU, SECONDS_PER_HOUR, Chips
 
+AS_GOOD = 1e-4  # as good as the best: within this share of its loss
 BAND = 1e-3  # near-optimal: within this share of the best loss; a search by hours evaluates all such candidates
 PLATEAU = 0.75  # where a model of this share of the best size is as good, larger ones gain nothing
 

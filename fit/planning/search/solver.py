@@ -15,8 +15,6 @@ from fit.planning.inputs.problem import BAND, Problem
 from fit.planning.search import by_flops, by_hours, infeasible
 from fit.planning.search.best_models import BestModels
 
-AS_GOOD = 1e-4  # as good as the best: within this share of its loss
-
 
 def best_models(problem: Problem, n_experts: Numbers, coefficients: ByName | None = None) -> BestModels:
     """The best model at each number of experts.

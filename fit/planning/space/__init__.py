@@ -3,7 +3,8 @@
 rates.py            published laws of learning rate and batch; ramps.py, batches that rise, in whole units of a mesh
 which_recipe.py     whose recipe a model has: that of the law's runs, or of published models
 recipe.py           how a model is trained: config, rows, batches, warm-up and peak learning rate
-model_grid.py       the shapes of the grid with their counts, recipes and limits
+shapes.py           the shapes of the grid; meshes.py, the meshes of chips, and what of a model they divide
+model_grid.py       these shapes with their counts, recipes and limits
 calibration.py      what the chips reach: ours, or by a table of the user's speeds
 fewest_chips.py     how many chips hold a model at all
 candidates.py       these models in layouts, with their seconds per token

@@ -12,9 +12,9 @@ from fit.aliases import Array, Numbers
 from fit.model import step_counts
 from fit.model.layout import Layout
 from fit.model.shape import ModelShape
-from fit.planning.inputs.grid import MODEL_AXES, divisors
-from fit.planning.inputs.mesh import GROUP_TOKENS
+from fit.planning.inputs.grid import MODEL_AXES
 from fit.planning.inputs.training_chips import Chips
+from fit.planning.space.meshes import GROUP_TOKENS, divisors
 
 ROW = 512  # tokens of a row of the paper's recipe
 MOST_DATA = 2**40  # devices of a data axis that are tried

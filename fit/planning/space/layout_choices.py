@@ -16,10 +16,8 @@ from fit.model.architecture import Ramp
 from fit.model.layout import Layout
 from fit.model.step_cost import step_cost
 from fit.model.step_counts import memory_by_tokens
-from fit.planning.inputs import grid as grid_lib
-from fit.planning.inputs import mesh
 from fit.planning.inputs.problem import Problem
-from fit.planning.space import ramps, rates, which_recipe
+from fit.planning.space import meshes, ramps, rates, which_recipe
 from fit.planning.space.candidates import Candidates, InLayouts, OnMeshes
 from fit.planning.space.model_grid import ModelGrid, take
 
@@ -86,12 +84,14 @@ class LayoutChoices:
         sizes = [
             (count, *sizes)
             for count in counts.tolist()
-            for sizes in grid_lib.meshes(count * chips.chip.devices, problem.grid.models, request.expert, request.model)
+            for sizes in meshes.all_meshes(
+                count * chips.chip.devices, problem.grid.models, request.expert, request.model
+            )
         ]
         count, data, expert, model = np.array(sizes, int).reshape(-1, 4).T
         shape = take(self.models.shape, rows[:, None])
         has_narrow_experts = problem.architecture.granularity != 1
-        fits = mesh.divides(shape, self._sequence, has_narrow_experts, data, expert, model)
+        fits = meshes.divides(shape, self._sequence, has_narrow_experts, data, expert, model)
         if np.all(np.equal(shape.n_experts, 1)):
             fits = _shortest_expert_axes(fits, count, model)
         # devices hold at least the weights, each a part of those of its model axis
@@ -160,7 +160,7 @@ class LayoutChoices:
         if self._ramp is None:
             return np.full(n_rows.shape, sequence)
         tokens_of_a_device = self._ramp[0][1] // n_rows
-        rows = np.maximum(np.minimum(mesh.GROUP_TOKENS, tokens_of_a_device) // sequence, 1)
+        rows = np.maximum(np.minimum(meshes.GROUP_TOKENS, tokens_of_a_device) // sequence, 1)
         return sequence * 2 ** np.floor(np.log2(rows)).astype(int)
 
     def _published_batches(self, on_meshes: OnMeshes) -> tuple[Array, Array, Array]:

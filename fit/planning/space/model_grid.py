@@ -15,10 +15,9 @@ from fit.model import hardware
 from fit.model.architecture import Architecture, Model
 from fit.model.serving import Served
 from fit.model.shape import ModelShape
-from fit.planning.inputs import grid as grid_lib
 from fit.planning.inputs.constraints import Constraints
 from fit.planning.inputs.problem import Problem
-from fit.planning.space import rates, recipe, which_recipe
+from fit.planning.space import rates, recipe, shapes, which_recipe
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,7 +132,7 @@ def nearest_experts(architecture: Architecture, n_experts: float) -> int:
 def _models(problem: Problem, routed: int, as_published: bool) -> ModelGrid:
     """The models of one recipe. `routed`: experts as the trainer counts them."""
     style = hardware.style_of(problem.padded, as_published, problem.request.fixed)
-    shape = grid_lib.shapes(problem.grid, problem.padded, style, routed)
+    shape = shapes.shapes(problem.grid, problem.padded, style, routed)
     base, _ = which_recipe.runs_config(problem.law, False)
     family = problem.request.family
     has_recipe, least, most = which_recipe.tokens_of_recipe(problem.law, shape, as_published, base, family)
@@ -145,7 +144,7 @@ def _models(problem: Problem, routed: int, as_published: bool) -> ModelGrid:
 def whole_models(problem: Problem, n_experts: float, models: list[Model]) -> ModelGrid:
     """Models of whole blocks and heads of the architecture's own shape, with the recipe of the law's runs."""
     fields = {}
-    for name in (*grid_lib.SHAPE_FIELDS, "n_blocks"):
+    for name in (*shapes.SHAPE_FIELDS, "n_blocks"):
         fields[name] = np.array([getattr(model.shape, name) for model in models], float)
     shape = dataclasses.replace(models[0].shape, **fields)
     no_tokens = np.zeros(len(models))

@@ -18,7 +18,7 @@ from fit.fitted_law import law_counts
 from fit.fitted_law.law import Law
 from fit.model.architecture import training_flops
 from fit.planning.chosen.buildable import Buildable
-from fit.planning.chosen.chips_used import TrainingChips
+from fit.planning.chosen.chips_used import ChipsUsed
 from fit.planning.chosen.optimum import Optimum
 from fit.planning.inputs.problem import Problem
 from fit.planning.search import solver
@@ -184,7 +184,7 @@ def odds_of(
     ranking: Ranking,
     hours: float | None = None,
     built: Buildable | None = None,
-    chips: TrainingChips | None = None,
+    chips: ChipsUsed | None = None,
 ) -> Odds:
     """How sure the number of experts of a plan is.
 
@@ -256,7 +256,7 @@ def _first_two(ranking: Ranking, rows: list[ExpertOdds], n_draws: int) -> Json:
     return fields | dict(settled=is_settled, speed_share=speed_share, measurement=to_measure)
 
 
-def _of_built(built: Buildable | None, chips: TrainingChips | None) -> Json:
+def _of_built(built: Buildable | None, chips: ChipsUsed | None) -> Json:
     """The fields of Odds on the model to build: intervals of its loss, hours and dollars."""
     if built is None:
         return {}

@@ -17,8 +17,7 @@ from fit import __main__ as command_line
 from fit.model import hardware
 from fit.model.shape import ModelShape
 from fit.planning.emit import plan_config
-from fit.planning.inputs import mesh
-from fit.planning.space import which_recipe
+from fit.planning.space import meshes, which_recipe
 from jmoe.config import counts
 from jmoe.config.check import check_mesh
 from jmoe.errors import UserError
@@ -220,7 +219,7 @@ def test_plans_and_the_trainer_divide_alike():
         config.mesh.expert, config.mesh.model = expert, model
         config.batch_tokens = ((0, 512 * data * expert),)
         counted = ModelShape.of_config(shape)
-        divides = mesh.divides(counted, 512, bool(shape["d_expert"]), data, expert, model)
+        divides = meshes.divides(counted, 512, bool(shape["d_expert"]), data, expert, model)
         try:
             assert check_mesh(config, data * expert * model) == (data, expert, model)
             assert divides

@@ -1,9 +1,11 @@
-"""How chips share the training of a planned model, and what of the model a mesh must divide.
+"""The meshes of chips, and what of a model they must divide.
 
 The trainer starts what a plan chooses: both read what a mesh must divide from fit/model/divisibility.json.
 """
 
+import functools
 import json
+import math
 import pathlib
 
 import numpy as np
@@ -16,6 +18,28 @@ DIVISIBILITY: Json = json.loads(
     (pathlib.Path(architecture.__file__).parent / "divisibility.json").read_text(encoding="utf-8")
 )
 GROUP_TOKENS = 8192  # tokens that share the experts' capacity by the recipe of the paper's runs
+
+
+def all_meshes(
+    n_devices: int, models: tuple[int, ...], expert: int | None, model: int | None
+) -> list[tuple[int, int, int]]:
+    """All meshes (data, expert, model) of n_devices; `expert` and `model` fix the size of an axis."""
+    found = []
+    for model_size in models if model is None else (model,):
+        rest = n_devices // model_size
+        if n_devices % model_size:
+            continue
+        for expert_size in divisors(rest) if expert is None else (expert,):
+            if rest % expert_size == 0:
+                found.append((rest // expert_size, expert_size, model_size))
+    return found
+
+
+@functools.cache
+def divisors(n: int) -> list[int]:
+    """All divisors of n, ascending."""
+    small = [k for k in range(1, math.isqrt(n) + 1) if n % k == 0]
+    return sorted({*small, *(n // k for k in small)})
 
 
 def divides(
