@@ -273,8 +273,8 @@ def cost_of_buildable(
         return BuildableCost(**values, **_step_in_layout(layout, chips))
     step_tokens, step_bytes, microbatch_tokens = _step(run_recipe, model.shape, chips)
     mesh = None
-    if chips.mesh:
-        mesh = _on_mesh(run_recipe, model.shape, chips, chips.mesh, step_tokens)
+    if constraints.request.fixed_mesh.is_given:
+        mesh = _on_mesh(run_recipe, model.shape, chips, constraints.request.fixed_mesh, step_tokens)
     return BuildableCost(
         **values,
         step_tokens=step_tokens,
@@ -288,18 +288,18 @@ def _on_mesh(
     run_recipe: Recipe, shape: ModelShape, chips: Chips, fixed: MeshRequest, step_tokens: int | None
 ) -> MeshCost:
     """The memory of a device of the mesh that the user fixes. That of a step is known where its tokens are."""
-    assert fixed.expert is not None and fixed.model is not None and fixed.remat is not None
-    data = chips.n_devices // (fixed.expert * fixed.model)
-    smallest = fewest_chips.smallest_step(data, fixed.expert, fixed.model, fixed.remat)
+    expert, model, remat = fixed.with_defaults
+    data = chips.n_devices // (expert * model)
+    smallest = fewest_chips.smallest_step(data, expert, model, remat)
     step_bytes = None
     if step_tokens:
         step = dataclasses.replace(smallest, **_rows_of(run_recipe), batch_tokens=step_tokens)
         step_bytes = float(step_counts.memory_of(shape, step))
     return MeshCost(
         data=data,
-        expert=fixed.expert,
-        model=fixed.model,
-        remat=fixed.remat,
+        expert=expert,
+        model=model,
+        remat=remat,
         least_bytes=float(step_counts.memory_of(shape, smallest)),
         step_bytes=step_bytes,
         chips=fewest_chips.fewest_chips_on_mesh(chips, shape, smallest),

@@ -100,8 +100,8 @@ def of_chips(problem: Problem, best: Optimum, built: Buildable | None) -> Iterat
         if mesh and mesh.sending_share is not None and mesh.sending_share > 1 and built.speed is None:
             yield finding("sends_longer", share=mesh.sending_share, **names)
         return
-    if chips.mesh:
-        yield from _uneven(built, chips.mesh)
+    if problem.request.fixed_mesh.is_given:
+        yield from _uneven(built, problem.request.fixed_mesh)
     if cost.microbatch_tokens and cost.step_bytes is not None:
         gb = dict(need=cost.step_bytes / 1e9, limit=chips.memory / 1e9)
         step = dict(step_tokens=cost.step_tokens, microbatch_tokens=cost.microbatch_tokens)

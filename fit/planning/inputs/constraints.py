@@ -13,7 +13,7 @@ import numpy as np
 from fit.aliases import Array, Json, Numbers, Opt
 from fit.model.architecture import INFERENCE, TRAINING, Architecture
 from fit.model.serving import Requirement, Served
-from fit.planning.inputs.requests import ShapeRequest
+from fit.planning.inputs.requests import PAPER_SHAPE, ShapeRequest
 from fit.planning.inputs.training_chips import Chips
 
 
@@ -33,7 +33,7 @@ class Constraints:
       budget_flag: the flags that gave the budget, for errors.
       hours: on the chips, as the budget instead of FLOPs: each model trains at its own modelled speed.
       serving: how fast the model must decode, and on which chips.
-      request: what the user fixes of shape and mesh; None stands for whole blocks and heads of the paper's shape.
+      request: what the user fixes of shape and mesh.
     """
 
     flops: Any = None  # Numbers, or a dictionary by number of experts
@@ -48,7 +48,7 @@ class Constraints:
     budget_flag: str = "--flops"
     hours: Opt = None
     serving: Requirement | None = None
-    request: ShapeRequest | None = None
+    request: ShapeRequest = PAPER_SHAPE
 
     @property
     def has_budget(self) -> bool:
@@ -58,7 +58,7 @@ class Constraints:
     @property
     def has_paper_shape(self) -> bool:
         """Whether models have whole blocks and heads of the paper's shape, not widths and meshes that are chosen."""
-        return self.request is None
+        return self.request.is_paper
 
     @property
     def budget(self) -> Any:

@@ -32,7 +32,7 @@ from fit.options import (
     whole,
 )
 from fit.planning.inputs.constraints import Constraints
-from fit.planning.inputs.requests import MeshRequest, ShapeRequest
+from fit.planning.inputs.requests import PAPER_SHAPE, MeshRequest, ShapeRequest
 from fit.planning.inputs.training_chips import MEMORY_SHARE, MFU, Chips
 from fit.task_maps.maps import TaskMaps
 
@@ -326,6 +326,7 @@ class BudgetOptions(Options):
                 raise UserError("--devices needs --memory_gb or --chips")
             return None
         kind, count = kind_and_count(self.chips)
+        self._check_mesh(count * CHIPS[kind].devices)
         mfu = MFU if self.mfu is None else _mfu_of(self.mfu, experts)
         return Chips(
             kind,
@@ -333,7 +334,6 @@ class BudgetOptions(Options):
             mfu,
             self.dollars_per_hour,
             self.devices,
-            mesh=self._mesh_of(kind, count),
             memory_share=1.0 if self.shape.paper else MEMORY_SHARE,
             serve_batch=self.serve.batch,
             mfu_is_assumed=self.mfu is None,
@@ -344,9 +344,8 @@ class BudgetOptions(Options):
         """The options that need chips."""
         return ("hours", "dollars_per_hour", "mfu", "serve")
 
-    def _mesh_of(self, kind: str, count: int) -> MeshRequest | None:
-        """The mesh that is given, on `count` chips; None where none is."""
-        return None
+    def _check_mesh(self, n_devices: int) -> None:
+        """Raises UserError where a given mesh does not divide the devices."""
 
     def constraints(self, experts: tuple[int, ...] = ()) -> Constraints:
         """The constraints of plans for these numbers of experts.
@@ -393,10 +392,10 @@ class BudgetOptions(Options):
         return constraints
 
     @property
-    def shape_request(self) -> ShapeRequest | None:
-        """The parts of a buildable model's shape and mesh that the user fixes; None for the paper's shapes."""
+    def shape_request(self) -> ShapeRequest:
+        """The parts of a buildable model's shape and mesh that the user fixes."""
         if self.shape.paper:
-            return None
+            return PAPER_SHAPE
         fixed = {name for name in ("width_per_block", "kv_share") if getattr(self.shape, name) is not None}
         return ShapeRequest(frozenset(fixed), family=self.like is not None)
 
@@ -429,35 +428,32 @@ class PlanOptions(BudgetOptions):
         """As in BudgetOptions, with the mesh."""
         return (*super()._needing_chips, "mesh")
 
-    def _mesh_of(self, kind: str, count: int) -> MeshRequest | None:
-        """As in BudgetOptions. Raises UserError where the mesh does not divide the chips."""
-        if not self.changed("mesh"):
-            return None
-        expert = self.mesh.expert or 1
-        model = self.mesh.model or 1
-        n_devices = count * CHIPS[kind].devices
+    @property
+    def _fixed_mesh(self) -> MeshRequest:
+        """The mesh that is given."""
+        return MeshRequest(self.mesh.expert, self.mesh.model, self.mesh.remat)
+
+    def _check_mesh(self, n_devices: int) -> None:
+        """As in BudgetOptions."""
+        expert, model, _ = self._fixed_mesh.with_defaults
         if n_devices % (expert * model):
             raise UserError(say(MESH_OF_CHIPS, expert=expert, model=model, devices=n_devices, chips=self.chips))
-        return MeshRequest(expert, model, self.mesh.remat or "full")
 
     def constraints(self, experts: tuple[int, ...] = ()) -> Constraints:
         """As BudgetOptions.constraints, with the epochs."""
         return dataclasses.replace(super().constraints(experts), epochs=self.epochs)
 
     @property
-    def shape_request(self) -> ShapeRequest | None:
+    def shape_request(self) -> ShapeRequest:
         """As BudgetOptions.shape_request, with the mesh.
 
         A model to start from also fixes the width per block and the share of key-value heads.
         """
         request = super().shape_request
-        if request is None:
-            return None
         fixed = request.fixed
-        if self.like is not None:
+        if self.like is not None and not request.is_paper:
             fixed |= {"width_per_block", "kv_share"}
-        fixed_mesh = MeshRequest(self.mesh.expert, self.mesh.model, self.mesh.remat)
-        return dataclasses.replace(request, fixed=fixed, fixed_mesh=fixed_mesh)
+        return dataclasses.replace(request, fixed=fixed, fixed_mesh=self._fixed_mesh)
 
 
 def experts_to_compare(law: Law, experts: tuple[int, ...] | None) -> tuple[int, ...]:

@@ -99,7 +99,7 @@ class Problem:
     @property
     def request(self) -> ShapeRequest:
         """The fields of shape and mesh that the user fixes."""
-        return self.constraints.request or ShapeRequest()
+        return self.constraints.request
 
     @property
     def padded(self) -> Architecture:

@@ -16,6 +16,19 @@ class MeshRequest:
     model: int | None = None
     remat: str | None = None
 
+    @property
+    def is_given(self) -> bool:
+        """Whether the user fixes any."""
+        return self != MeshRequest()
+
+    @property
+    def with_defaults(self) -> tuple[int, int, str]:
+        """(expert, model, remat) of a mesh that is not chosen: one of data alone, and full remat, where not fixed."""
+        expert = 1 if self.expert is None else self.expert
+        model = 1 if self.model is None else self.model
+        remat = "full" if self.remat is None else self.remat
+        return expert, model, remat
+
 
 @dataclasses.dataclass(frozen=True)
 class ShapeRequest:
@@ -25,8 +38,14 @@ class ShapeRequest:
       fixed: Fields of the architecture that the user gives.
       fixed_mesh: Fields of the mesh that the user gives.
       family: Whether models are built like a published one.
+      is_paper: Whether models have whole blocks and heads of the paper's shape, on a mesh that is not chosen: else
+        widths, heads, experts and meshes that hardware likes are.
     """
 
     fixed: frozenset[str] = frozenset()
     fixed_mesh: MeshRequest = MeshRequest()
     family: bool = False
+    is_paper: bool = False
+
+
+PAPER_SHAPE = ShapeRequest(is_paper=True)

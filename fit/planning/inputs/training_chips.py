@@ -11,7 +11,6 @@ from typing import Any
 from fit.model.chips import CHIPS, Chip
 from fit.model.layout import Layout
 from fit.model.serving import BATCHES
-from fit.planning.inputs.requests import MeshRequest
 
 MFU = 0.4  # share of the chips' peak that training reaches, unless one is given
 SECONDS_PER_HOUR = 3600
@@ -28,7 +27,6 @@ class Chips:
       mfu: model FLOPs utilisation that training reaches, a number or {n_experts: number}, as the law counts them.
       dollars_per_hour: price of one chip, or None.
       devices: chips of the same kind that serve the trained model together.
-      mesh: what the user fixes of the mesh to cost the training on, with --shape=paper; None for a mesh of data alone.
       memory_share: the share of their memory that training may take.
       serve_batch: sequences that are decoded at once, of which a plan shows the speed beside serving.BATCHES.
       mfu_is_assumed: whether nobody gave the mfu.
@@ -39,7 +37,6 @@ class Chips:
     mfu: float | dict
     dollars_per_hour: float | None = None
     devices: int = 1
-    mesh: MeshRequest | None = None
     memory_share: float = 1.0
     serve_batch: int = BATCHES[-1]
     mfu_is_assumed: bool = False

@@ -26,6 +26,7 @@ from fit.planning.context.other_budget import OtherBudget
 from fit.planning.inputs.constraints import Constraints
 from fit.planning.inputs.options import BudgetOptions
 from fit.planning.inputs.problem import Problem
+from fit.planning.inputs.requests import PAPER_SHAPE
 from fit.planning.search import by_hours, infeasible, solver, target
 from fit.planning.search.best_models import MODEL_COLUMNS, BestModels
 from fit.planning.several_laws import agreement, compare_answer, leverage, votes
@@ -346,7 +347,7 @@ def _best(problem: Problem, architectures: list[Architecture], experts: Array) -
             problem = dataclasses.replace(problem, loss_cutoff=reached)
     elif len(architectures) > 1 and problem.constraints.chips is not None and not problem.has_paper_shape:
         # the sizes that chips hold are those of the paper's shapes here, which are known at once
-        architectures = [_best(problem.within(request=None), architectures, experts).problem.architecture]
+        architectures = [_best(problem.within(request=PAPER_SHAPE), architectures, experts).problem.architecture]
     best = None
     lowest = math.inf
     for architecture in architectures:
