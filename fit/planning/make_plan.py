@@ -285,7 +285,7 @@ def _training_chips(problem: Problem, optima: list[Optimum], built: Buildable | 
 
 
 def _hours(problem: Problem, best: Optimum) -> float | None:
-    """Hours of the budget: those given, else of the best model with its inference tokens; None without chips."""
+    """Hours of a budget by hours, else of the best model with its inference tokens; None without chips."""
     if problem.is_by_hours:
         return problem.budget_hours
     if best.cost is None:

@@ -215,7 +215,8 @@ def _speed(problem: Problem, chosen: ChosenModel, experts_of_law: float) -> Spee
         return None
     n_active = int(chosen.model.shape.n_active)
     if chosen.tokens_per_second is None or chosen.layout is None:
-        return modelled_speed.speed_of_optimum(problem, experts_of_law, n_active, chosen.n_tokens)
+        speed, _ = modelled_speed.speed_of_size(problem, experts_of_law, n_active, chosen.n_tokens)
+        return speed
     used = problem.chips.of_layout(chosen.layout)
     return modelled_speed.speed_of(problem, used, chosen.tokens_per_second, n_active, chosen.n_tokens)
 

@@ -308,7 +308,7 @@ def _on_mesh(
 
 def _rows_of(run_recipe: Recipe) -> dict[str, Any]:
     """The fields of Layout on the rows of a recipe."""
-    return dict(sequence=run_recipe.sequence, flash=bool(run_recipe.laws))
+    return dict(sequence=run_recipe.sequence, flash=run_recipe.of_published_models)
 
 
 def _step_in_layout(layout: PlannedLayout, chips: Chips) -> dict[str, Any]:

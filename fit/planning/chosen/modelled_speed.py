@@ -15,7 +15,7 @@ class Speed(Record):
     """How fast the chips train a model. Each field is [10th percentile, median, 90th percentile].
 
     Attributes:
-      tokens_per_second: Of all chips.
+      tokens_per_second: Of all chips that train it.
       mfu: Model FLOPs utilisation, with 6 FLOPs for each active parameter and token.
       hours: Of the whole training, without inference tokens.
     """
@@ -25,19 +25,24 @@ class Speed(Record):
     hours: list[float]
 
 
-def speed_of_optimum(problem: Problem, n_experts: float, n_active: float, n_tokens: float) -> Speed | None:
-    """The speed of a model of real size, between shapes of the grid; None where the chips train no such model."""
-    rate = size_speeds.tokens_per_second(problem, n_experts, n_active, n_tokens)
-    if rate is None:
-        return None
-    return speed_of(problem, problem.chips, rate, n_active, n_tokens)
+def speed_of_size(
+    problem: Problem, n_experts: float, n_active: float, n_tokens: float
+) -> tuple[Speed | None, int | None]:
+    """The speed of a model of real size, between shapes of the grid, and how many chips train it.
+
+    Both are None where the chips train no such model.
+    """
+    speed = size_speeds.speed_of_size(problem, n_experts, n_active, n_tokens)
+    if speed is None:
+        return None, None
+    chips = problem.chips.with_count(speed.n_chips)
+    return speed_of(problem, chips, speed.tokens_per_second, n_active, n_tokens), speed.n_chips
 
 
 def speed_of_candidate(best: BestCandidate) -> Speed:
     """The speed of a candidate on its chips."""
     chips = best.problem.chips.with_count(best.n_chips)
-    n_active = float(best.models.n_active[best.row])
-    return speed_of(best.problem, chips, best.tokens_per_second, n_active, best.n_tokens)
+    return speed_of(best.problem, chips, best.tokens_per_second, best.n_active, best.n_tokens)
 
 
 def speed_of(problem: Problem, chips: Chips, tokens_per_second: float, n_active: float, n_tokens: float) -> Speed:
@@ -46,7 +51,7 @@ def speed_of(problem: Problem, chips: Chips, tokens_per_second: float, n_active:
     Args:
       problem: The problem, with the spread of speeds around the modelled ones.
       chips: The chips that train it.
-      tokens_per_second: The modelled speed, of all chips.
+      tokens_per_second: The modelled speed, of all of these chips.
       n_active: Active parameters.
       n_tokens: Training tokens.
     """

@@ -124,19 +124,41 @@ def optimum_at(problem: Problem, best_models: BestModels, i: int, near: list[flo
     n_active = model["n_active"]
     n_tokens = model["n_tokens"]
     speed = None
-    used = None
+    n_chips = None
     candidate = best_models.candidate(i)
     if candidate is None:
+        # of the architecture's own depth at its size
+        shape = architecture.shape(float(architecture.d_model(n_active, e)), e)
+        n_parameters = model["n_total"]
         memory_bytes = float(constraints.memory(architecture, best_models.d_model[i], e))
         n_blocks = model["d_model"] / architecture.width_per_block
         if problem.has_modelled_speeds:
-            speed = modelled_speed.speed_of_optimum(problem, e, n_active, n_tokens)
+            speed, n_chips = modelled_speed.speed_of_size(problem, e, n_active, n_tokens)
     else:
+        shape = candidate.shape
+        n_parameters = candidate.exact_parameters
         memory_bytes = candidate.memory_bytes
         n_blocks = candidate.n_blocks
         speed = modelled_speed.speed_of_candidate(candidate)
-        used = candidate.n_chips if candidate.n_chips != problem.chips.count else None
+        n_chips = candidate.n_chips
     flops = float(training_flops(n_active, n_tokens))
+    chips = constraints.chips
+    used = None
+    of_model = None
+    if chips is not None:
+        if n_chips not in (None, chips.count):
+            used = n_chips
+        costed = CostedModel(
+            shape=shape,
+            n_experts=e,
+            n_active=n_active,
+            n_total=model["n_total"],
+            n_parameters=n_parameters,
+            memory_bytes=memory_bytes,
+            training_flops=flops,
+            speed=speed,
+        )
+        of_model = cost.cost_of(costed, constraints, chips.with_count(used))
     return Optimum(
         **model,
         size_bound=str(best_models.size_bound[i]),
@@ -155,28 +177,6 @@ def optimum_at(problem: Problem, best_models: BestModels, i: int, near: list[flo
         ),
         speed=speed,
         chips=used,
-        cost=_cost(problem, model, memory_bytes, flops, speed, used),
+        cost=of_model,
         candidate=candidate,
     )
-
-
-def _cost(
-    problem: Problem, model: Json, memory_bytes: float, flops: float, speed: Speed | None, used: int | None
-) -> Cost | None:
-    """The cost of an optimum, of the architecture's own depth at its size; None without chips."""
-    constraints = problem.constraints
-    if constraints.chips is None:
-        return None
-    e = model["n_experts"]
-    width = float(problem.architecture.d_model(model["n_active"], e))
-    trained = CostedModel(
-        shape=problem.architecture.shape(width, e),
-        n_experts=e,
-        n_active=model["n_active"],
-        n_total=model["n_total"],
-        n_parameters=model["n_total"],
-        memory_bytes=memory_bytes,
-        training_flops=flops,
-        speed=speed,
-    )
-    return cost.cost_of(trained, constraints, constraints.chips.with_count(used))

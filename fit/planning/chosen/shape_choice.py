@@ -23,7 +23,7 @@ from fit.planning.chosen.optimum import Optimum
 from fit.planning.chosen.planned_layout import PlannedLayout
 from fit.planning.inputs.grid import Grid
 from fit.planning.inputs.problem import AS_GOOD, Problem
-from fit.planning.space import fewest_chips, on_tokens, ramps, which_recipe
+from fit.planning.space import fewest_chips, on_tokens, ramps
 from fit.planning.space.candidates import BestCandidate, Candidates
 from fit.planning.space.model_grid import ModelGrid, loss_of_shapes, models_of, whole_models
 
@@ -285,8 +285,7 @@ def _planned_layout(best: BestCandidate) -> PlannedLayout:
     models = best.models
     batch = int(candidate.batch_tokens[0])
     at_once = int(candidate.microbatch_tokens[0])
-    of_runs = None if models.as_published else which_recipe.batches_of(problem.law)
-    ramp = ramps.ramp_on_mesh(batch, int(candidate.unit[0]), best.n_tokens, of_runs)
+    ramp = ramps.ramp_on_mesh(batch, int(candidate.unit[0]), best.n_tokens, models.ramp)
     step = candidate.step(problem)  # its bytes for the best alone: for all candidates they cost a fourth of the search
     sent_bytes = float(np.squeeze(step.sent_bytes))
     # seconds of sending in a step, at the peak of the chips' links, over seconds of computing it at their MFU
@@ -296,7 +295,7 @@ def _planned_layout(best: BestCandidate) -> PlannedLayout:
     sending = sent_bytes * chips.n_devices / chips.count / chips.chip.network
     return PlannedLayout(
         batch_tokens=batch,
-        sequence=which_recipe.sequence_of(problem.law, models.as_published),
+        sequence=models.sequence,
         data=int(candidate.data[0]),
         expert=int(candidate.expert[0]),
         model=int(candidate.model[0]),

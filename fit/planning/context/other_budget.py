@@ -82,10 +82,10 @@ def _comparison(problem: Problem, hours: float, by_flops: int, by_time: Mapping[
     size = min(n_active, largest)
     ratio = 1.0
     if by_flops != n_experts:
-        of_flops = size_speeds.tokens_per_second(problem, by_flops, size, n_tokens)
-        of_time = size_speeds.tokens_per_second(problem, n_experts, size, n_tokens)
+        of_flops = size_speeds.speed_of_size(problem, by_flops, size, n_tokens)
+        of_time = size_speeds.speed_of_size(problem, n_experts, size, n_tokens)
         assert of_flops is not None and of_time is not None
-        ratio = of_flops / of_time
+        ratio = of_flops.tokens_per_second / of_time.tokens_per_second
     return OtherBudget(
         hours=hours,
         label=calibration.label,

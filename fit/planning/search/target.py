@@ -179,9 +179,10 @@ def _row(problem: Problem, solved: BestModels, i: SupportsIndex | tuple[()]) -> 
 
 def _price(problem: Problem, model: Json, flops: float) -> dict[str, float | None]:
     """{hours, dollars} of the FLOPs of a model: at its modelled speed, or at the MFU where there is none."""
-    rate = None
+    speed = None
     if problem.has_modelled_speeds:
-        rate = size_speeds.tokens_per_second(problem, model["n_experts"], model["n_active"], model["n_tokens"])
-    if rate is None:
+        speed = size_speeds.speed_of_size(problem, model["n_experts"], model["n_active"], model["n_tokens"])
+    if speed is None:
         return problem.chips.price(flops, model["n_experts"])
-    return problem.chips.price_of_hours(flops / training_flops(model["n_active"], rate) / SECONDS_PER_HOUR)
+    hours = flops / training_flops(model["n_active"], speed.tokens_per_second) / SECONDS_PER_HOUR
+    return problem.chips.with_count(speed.n_chips).price_of_hours(hours)

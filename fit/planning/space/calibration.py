@@ -75,11 +75,17 @@ def _model_of(problem: Problem, width: int, routed: int) -> Model:
 
     It has the style of published models if its size is beyond the law's runs. `routed`: experts as the trainer counts.
     """
-    architecture = problem.architecture
     request = problem.request
-    padded = problem.padded
-    ends = problem.law.ranges.get("n_active")
-    is_beyond = request.family or ends is None or float(padded.n_active(width, routed)) > ends[1]
-    style = hardware.style_of(architecture, is_beyond, request.fixed)
-    n_blocks = max(round(width / style.aspects[1]), architecture.n_dense + 1)
-    return hardware.built(padded, style, width, n_blocks, routed)
+    base, _ = which_recipe.runs_config(problem.law, False)
+    published = _of_style(problem, True, width, routed)
+    has_recipe, least, _ = which_recipe.tokens_of_recipe(problem.law, published.shape, True, base, request.family)
+    if has_recipe and least == 0:
+        return published
+    return _of_style(problem, False, width, routed)
+
+
+def _of_style(problem: Problem, as_published: bool, width: int, routed: int) -> Model:
+    """The model of a width and a number of experts, of the style of published models or of the law's runs."""
+    style = hardware.style_of(problem.architecture, as_published, problem.request.fixed)
+    n_blocks = max(round(width / style.aspects[1]), problem.architecture.n_dense + 1)
+    return hardware.built(problem.padded, style, width, n_blocks, routed)

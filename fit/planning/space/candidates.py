@@ -15,10 +15,10 @@ import numpy as np
 
 from fit.aliases import Array, Numbers
 from fit.model.layout import Layout
+from fit.model.shape import ModelShape
 from fit.model.step_cost import StepCost, step_cost
 from fit.planning.inputs.problem import Problem
-from fit.planning.space import which_recipe
-from fit.planning.space.model_grid import ModelGrid
+from fit.planning.space.model_grid import ModelGrid, take
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +73,7 @@ class InLayouts(OnMeshes):
         """The layouts."""
         return Layout(
             batch_tokens=self.batch_tokens,
-            sequence=which_recipe.sequence_of(problem.law, self.models.as_published),
+            sequence=self.models.sequence,
             data=self.data,
             expert=self.expert,
             model=self.model,
@@ -132,6 +132,16 @@ class BestCandidate:
     def row(self) -> int:
         """Index of its shape in `models`."""
         return int(self.candidate.row[0])
+
+    @property
+    def shape(self) -> ModelShape:
+        """Its shape."""
+        return take(self.models.shape, np.array(self.row))
+
+    @property
+    def exact_parameters(self) -> float:
+        """Every weight, with norms and routers."""
+        return float(self.models.exact_parameters[self.row])
 
     @property
     def n_active(self) -> float:

@@ -17,7 +17,7 @@ from fit.model.layout import Layout
 from fit.model.step_cost import step_cost
 from fit.model.step_counts import memory_by_tokens
 from fit.planning.inputs.problem import Problem
-from fit.planning.space import meshes, ramps, rates, which_recipe
+from fit.planning.space import meshes, ramps, rates
 from fit.planning.space.candidates import Candidates, InLayouts, OnMeshes
 from fit.planning.space.model_grid import ModelGrid, take
 
@@ -91,7 +91,7 @@ class LayoutChoices:
         count, data, expert, model = np.array(sizes, int).reshape(-1, 4).T
         shape = take(self.models.shape, rows[:, None])
         has_narrow_experts = problem.architecture.granularity != 1
-        fits = meshes.divides(shape, self._sequence, has_narrow_experts, data, expert, model)
+        fits = meshes.divides(shape, self.models.sequence, has_narrow_experts, data, expert, model)
         if np.all(np.equal(shape.n_experts, 1)):
             fits = _shortest_expert_axes(fits, count, model)
         # devices hold at least the weights, each a part of those of its model axis
@@ -104,10 +104,10 @@ class LayoutChoices:
 
     def batches(self, on_meshes: OnMeshes) -> Batches:
         """The batches of models on meshes, with the training tokens on which their recipe allows these."""
-        if self._ramp is None:
+        if self.models.ramp is None:
             tokens, least, most = self._published_batches(on_meshes)
         else:
-            tokens, least, most = _batches_of_ramp(on_meshes, self._ramp)
+            tokens, least, most = _batches_of_ramp(on_meshes, self.models.ramp)
         models = self.models
         least = np.maximum(least, np.floor(models.least_tokens[on_meshes.row, None]) + 1)
         most = np.floor(np.minimum(most, models.most_tokens[on_meshes.row, None]))
@@ -144,22 +144,12 @@ class LayoutChoices:
         seconds_per_token = np.asarray(in_layouts.step(self.problem).seconds) / in_layouts.batch_tokens
         return Candidates(**vars(in_layouts), seconds_per_token=seconds_per_token)
 
-    @functools.cached_property
-    def _ramp(self) -> Ramp | None:
-        """The batches by the recipe of the law's runs; None by that of published models."""
-        return None if self.models.as_published else which_recipe.batches_of(self.problem.law)
-
-    @property
-    def _sequence(self) -> int:
-        """Tokens of a row."""
-        return which_recipe.sequence_of(self.problem.law, self.models.as_published)
-
     def _group_tokens(self, n_rows: Array) -> Array:
         """Tokens of a group on meshes whose n_rows devices share the tokens: a power of two of whole rows."""
-        sequence = self._sequence
-        if self._ramp is None:
+        sequence = self.models.sequence
+        if self.models.ramp is None:
             return np.full(n_rows.shape, sequence)
-        tokens_of_a_device = self._ramp[0][1] // n_rows
+        tokens_of_a_device = self.models.ramp[0][1] // n_rows
         rows = np.maximum(np.minimum(meshes.GROUP_TOKENS, tokens_of_a_device) // sequence, 1)
         return sequence * 2 ** np.floor(np.log2(rows)).astype(int)
 
@@ -176,7 +166,7 @@ class LayoutChoices:
         """
         layout = Layout(
             batch_tokens=on_meshes.unit,
-            sequence=self._sequence,
+            sequence=self.models.sequence,
             data=on_meshes.data,
             expert=on_meshes.expert,
             model=on_meshes.model,
@@ -198,7 +188,7 @@ class LayoutChoices:
           unit: Of its mesh, [n].
           most_whole, most_of_part: As _most_at_once has them, for each batch.
         """
-        first = ramps.first_batch(whole, unit, self._ramp)
+        first = ramps.first_batch(whole, unit, self.models.ramp)
         largest = np.where(first < whole, first, whole / 2)
         least_halvings = np.log2(largest / np.maximum(most_of_part, 1.0))
         part = largest / 2 ** np.maximum(np.ceil(least_halvings), 0.0)
@@ -213,7 +203,7 @@ def least_seconds(problem: Problem, models: ModelGrid) -> Array:
     chip = problem.chips.chip
     layout = Layout(
         batch_tokens=IDEAL_BATCH,
-        sequence=which_recipe.sequence_of(problem.law, models.as_published),
+        sequence=models.sequence,
         remat=np.array(problem.grid.remats)[:, None],
         flash=models.as_published,
     )

@@ -12,7 +12,7 @@ import numpy as np
 from fit.aliases import Array, ByName
 from fit.fitted_law import law_counts
 from fit.model import hardware
-from fit.model.architecture import Architecture, Model
+from fit.model.architecture import Architecture, Model, Ramp
 from fit.model.serving import Served
 from fit.model.shape import ModelShape
 from fit.planning.inputs.constraints import Constraints
@@ -28,6 +28,9 @@ class ModelGrid:
       shape: Fields of config.model, and their counts.
       uncounted: Parameters of embedding and head that the law does not count.
       as_published: Whether recipe and style are those of published models, else of the law's runs.
+      sequence: Tokens of a row of the recipe.
+      ramp: The batches of the law's runs; None by the recipe of published models, whose batches follow from size and
+        tokens.
       law_experts: Experts as the law counts them.
       exact_parameters: Every weight, with norms and routers.
       memory_bytes: Bytes of weights and cache when the model is served.
@@ -39,6 +42,8 @@ class ModelGrid:
     shape: ModelShape
     uncounted: Array
     as_published: bool
+    sequence: int
+    ramp: Ramp | None
     law_experts: float
     exact_parameters: Array
     memory_bytes: Array
@@ -166,6 +171,8 @@ def _described(  # noqa: PLR0913  what describes models
         shape=shape,
         uncounted=law_counts.uncounted_rows(problem.law, architecture) * np.asarray(shape.d_model),
         as_published=as_published,
+        sequence=which_recipe.sequence_of(problem.law, as_published),
+        ramp=None if as_published else which_recipe.batches_of(problem.law),
         law_experts=hardware.law_experts(problem.architecture, routed),
         exact_parameters=exact,
         memory_bytes=memory_bytes,

@@ -3,6 +3,7 @@
 Axes: [n_shapes] models of one number of experts.
 """
 
+import dataclasses
 import functools
 import math
 
@@ -20,11 +21,25 @@ TOKENS_PER_PARAMETER = 200  # where chips bound the size, FLOPs leave several ti
 AROUND = 1.25  # factor between a size and the shapes that its speed is interpolated between
 
 
-def tokens_per_second(problem: Problem, e: float, n_active: float, n_tokens: float) -> float | None:
+@dataclasses.dataclass(frozen=True)
+class SizeSpeed:
+    """The speed of a size.
+
+    Attributes:
+      tokens_per_second: Of the chips that train it.
+      n_chips: How many these are: fewer than all of them where more would not be faster.
+    """
+
+    tokens_per_second: float
+    n_chips: int
+
+
+def speed_of_size(problem: Problem, e: float, n_active: float, n_tokens: float) -> SizeSpeed | None:
     """The speed of a model whose size lies between shapes of the grid.
 
     It is interpolated linearly in logarithms between shapes of the recipe that models of its size have, as if a smaller
-    one were never slower. Above the largest shape that the chips train, the MFU stays the same.
+    one were never slower. Above the largest shape that the chips train, the MFU stays the same. The chips are those of
+    the two shapes, or the more of them.
 
     Args:
       problem: The problem.
@@ -33,10 +48,9 @@ def tokens_per_second(problem: Problem, e: float, n_active: float, n_tokens: flo
       n_tokens: Its training tokens.
 
     Returns:
-      Tokens per second of all chips; None where they train no model of this size or smaller.
+      The speed; None where the chips train no model of this size or smaller.
     """
-    sizes = []
-    speeds = []
+    by_recipe = []
     for models in models_of(problem, e):
         all_sizes = models.n_active
         tokens = np.full(all_sizes.shape, n_tokens)
@@ -49,24 +63,31 @@ def tokens_per_second(problem: Problem, e: float, n_active: float, n_tokens: flo
             part = on_tokens.candidates_of(problem, models, rows[start : start + NEXT_SIZES], tokens)
             start += NEXT_SIZES
         if part is not None:
-            sizes.append(all_sizes[part.row])
-            speeds.append(1 / part.seconds_per_token)
-    if not sizes:
+            by_recipe.append(np.array([all_sizes[part.row], 1 / part.seconds_per_token, part.n_chips]))
+    if not by_recipe:
         return None
-    bracketing = [i for i, of_recipe in enumerate(sizes) if of_recipe.min() <= n_active <= of_recipe.max()]
+    bracketing = [part for part in by_recipe if part[0].min() <= n_active <= part[0].max()]
     if bracketing:
-        return max(_interpolated(sizes[i], speeds[i], n_active) for i in bracketing)
-    return _interpolated(np.concatenate(sizes), np.concatenate(speeds), n_active)
+        speeds = [_interpolated(part, n_active) for part in bracketing]
+        return max(speeds, key=lambda speed: speed.tokens_per_second)
+    return _interpolated(np.concatenate(by_recipe, axis=1), n_active)
 
 
-def _interpolated(sizes: Array, speeds: Array, n_active: float) -> float:
-    """The speed at a size, between the fastest candidates."""
-    order = np.lexsort((-speeds, sizes))
+def _interpolated(candidates: Array, n_active: float) -> SizeSpeed:
+    """The speed at a size, between the fastest candidates. candidates: sizes, speeds and numbers of chips, [3, n]."""
+    sizes, speeds, n_chips = candidates
+    order = np.lexsort((n_chips, -speeds, sizes))
     log_sizes, first = np.unique(np.log(sizes[order]), return_index=True)
-    log_speeds = np.log(speeds[order])[first]
-    log_speeds = np.maximum.accumulate(log_speeds[::-1])[::-1]  # a smaller model is at least as fast
+    own_speeds = np.log(speeds[order])[first]
+    log_speeds = np.maximum.accumulate(own_speeds[::-1])[::-1]  # a smaller model is at least as fast
+    is_own = own_speeds == log_speeds
+    as_fast_as = np.minimum.accumulate(np.where(is_own, np.arange(len(is_own)), len(is_own))[::-1])[::-1]
+    counts = n_chips[order][first][as_fast_as]
     above_largest = max(math.log(n_active) - log_sizes[-1], 0.0)
-    return math.exp(float(np.interp(math.log(n_active), log_sizes, log_speeds)) - above_largest)
+    log_speed = float(np.interp(math.log(n_active), log_sizes, log_speeds)) - above_largest
+    above = min(int(np.searchsorted(log_sizes, math.log(n_active))), len(log_sizes) - 1)
+    below = above if log_sizes[above] <= math.log(n_active) else max(above - 1, 0)
+    return SizeSpeed(math.exp(log_speed), int(counts[[below, above]].max()))
 
 
 def largest_on_tokens(problem: Problem, e: float, n_tokens: float) -> float:

@@ -5,6 +5,7 @@ Axes: n budgets.
 
 import dataclasses
 
+import fit_runs
 import numpy as np
 import pytest
 
@@ -14,6 +15,7 @@ from fit.fitted_law.law import load
 from fit.planning import make_plan, make_problem
 from fit.planning.inputs.options import PlanOptions
 from fit.planning.search import by_hours, solver
+from fit.planning.space import calibration, model_grid
 
 LAW = "joint-moe-2025"
 
@@ -137,3 +139,44 @@ def test_a_config_by_another_path_to_it_is_emitted_alike(tmp_path, monkeypatch):
         path.unlink()
     assert configs[0] == configs[1]
     assert any("mesh.expert" in line for line in configs[0])
+
+
+@pytest.mark.parametrize("law", [LAW, "fine-grained-2024"])
+def test_the_best_by_hours_costs_what_the_model_to_build_costs(law):
+    """It is that model."""
+    plan = fit.plan(law, chips="H100:64", hours=100)
+    built = plan.buildable.cost.to_dict()
+    best = plan.best.cost.to_dict()
+    assert best == {name: built[name] for name in best}
+
+
+@pytest.mark.parametrize("count, flops", [(63, 1e21), (61, 1e22)])
+def test_by_flops_models_are_priced_on_the_chips_that_train_them(count, flops):
+    """Where fewer of them are faster: a machine of 8 that is not whole stands idle."""
+    plan = fit.plan(LAW, chips=f"H100:{count}", flops=flops, dollars_per_hour=2)
+    assert plan.chips.used < count and plan.best.chips < count
+    built = plan.buildable
+    assert plan.best.speed.mfu[1] == pytest.approx(built.speed.mfu[1], rel=0.15)
+    assert plan.best.cost.training_dollars == pytest.approx(built.cost.training_dollars, rel=0.15)
+    for row in plan.optima:
+        chips = count if row.chips is None else row.chips
+        hours = row.training_flops / (row.speed.mfu[1] * chips * 989e12) / 3600
+        assert (row.cost.training_hours, row.cost.training_dollars) == pytest.approx(
+            (hours, 2 * chips * hours), rel=1e-3
+        )
+
+
+def test_speeds_of_ones_own_are_of_the_models_that_the_grid_has(tmp_path):
+    """A law that does not say how its runs were trained has the recipe of published models above 60M parameters."""
+    law = load(fit_runs.write_demo_law(tmp_path / "law.json", base_config=None))
+    law = dataclasses.replace(law, runs=dataclasses.replace(law.runs, ranges=law.ranges | {"n_active": [1e6, 1e12]}))
+    problem = make_problem.problem_of(law, PlanOptions(hours=10, chips="H100:8"), law.architecture)
+    (published,) = (models for models in model_grid.models_of(problem, 1.0) if models.as_published)
+    row = int(np.argmax(published.n_active > 3e8))
+    width = int(published.shape.d_model[row])
+    speeds = tmp_path / "speeds.csv"
+    speeds.write_text(f"d_model,n_experts,tokens_per_second\n{width},1,1e4\n{width},1,1e4\n")
+    (run, _) = calibration.measured_runs(problem, str(speeds))
+    same_width = published.shape.d_model == width
+    shapes = [published.of(np.array(i)) for i in np.flatnonzero(same_width)]
+    assert run.shape in [dataclasses.replace(shape, n_blocks=run.shape.n_blocks) for shape in shapes]
