@@ -4,9 +4,9 @@ of learning rate and batch. They state no licence, so they are not copied here; 
     git clone --depth 1 https://github.com/step-law/steplaw /tmp/steplaw
     python -m benchmarks.refit_rates --data=/tmp/steplaw/data
 
-It prints the coefficients of fit/planning/space/rates.py's STEP_LAW_REFIT, with intervals by leaving grids out; how the
-best rates of the mixtures compare with Step Law by all and by active parameters; and how flat the loss is around its
-best.
+It prints the coefficients of fit/planning/recipe/rates.py's STEP_LAW_REFIT, with intervals by leaving grids out; how
+the best rates of the mixtures compare with Step Law by all and by active parameters; and how flat the loss is around
+its best.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import pathlib
 
 import numpy as np
 
-from fit.planning.space import rates
+from fit.planning.recipe import rates
 
 NEAR = 1.0025  # runs with a loss within 0.25% of the grid's best count as near-optimal, as in DeepSeek LLM
 ROW = 2_048  # tokens in a row of the dense runs, whose table lacks it

@@ -46,7 +46,7 @@ def get_config() -> ConfigDict:
     # 524,288 tokens by the laws of fit/planning; DeepSeek-V3 raises its batch over the first 3% of its tokens
     config.batch_tokens = ((0, 131_072), (400_000_000, 262_144), (800_000_000, 524_288))
 
-    # one peak rate, by the laws of fit/planning/space/rates.py, in place of Eq. 10, a law of sizes
+    # one peak rate, by the laws of fit/planning/recipe/rates.py, in place of Eq. 10, a law of sizes
     config.optimizer.lr_law.constant = math.log(9.09e-4)
     config.optimizer.lr_law.n_active = 0.0
     config.optimizer.lr_law.n_experts = 0.0

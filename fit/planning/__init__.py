@@ -3,6 +3,7 @@
 Both go through these folders, from the top down. Commands call them, then emit/.
 
 inputs/          the problem: law, budget, limits, numbers of experts, chips, and the grid to choose from
+recipe/          how a model is trained: that of the law's runs, or of published models
 space/           the models of that grid, and how fast chips train them in their layouts
 search/          the best size and tokens with each number of experts, as arrays: by FLOPs or by hours
 chosen/          the best models as records, with speed and cost, and the model to build

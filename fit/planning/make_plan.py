@@ -25,10 +25,10 @@ from fit.planning.context import dense_models, expected_tasks, other_budget, pla
 from fit.planning.inputs.options import PlanOptions
 from fit.planning.inputs.problem import Problem
 from fit.planning.plan import Plan
+from fit.planning.recipe import which_recipe
 from fit.planning.search import solver, target
 from fit.planning.search.target import Target
 from fit.planning.several_laws import compare
-from fit.planning.space import which_recipe
 from fit.planning.uncertainty import odds
 from fit.planning.uncertainty.odds import Ranking
 from fit.task_maps import maps as task_maps

@@ -18,8 +18,8 @@ from fit.planning.chosen.planned_layout import PlannedLayout
 from fit.planning.chosen.shape_choice import ChosenModel
 from fit.planning.inputs.problem import Problem
 from fit.planning.inputs.training_chips import MFU
-from fit.planning.space import recipe
-from fit.planning.space.recipe import Recipe
+from fit.planning.recipe import recipe
+from fit.planning.recipe.recipe import Recipe
 from fit.results import Record, optional
 
 

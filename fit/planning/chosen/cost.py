@@ -16,9 +16,9 @@ from fit.planning.chosen.planned_layout import PlannedLayout
 from fit.planning.inputs.constraints import Constraints
 from fit.planning.inputs.requests import MeshRequest
 from fit.planning.inputs.training_chips import Chips
+from fit.planning.recipe.recipe import Recipe
 from fit.planning.space import fewest_chips
 from fit.planning.space.meshes import GROUP_TOKENS
-from fit.planning.space.recipe import Recipe
 from fit.results import Record, optional
 
 

@@ -23,7 +23,8 @@ from fit.planning.chosen.optimum import Optimum
 from fit.planning.chosen.planned_layout import PlannedLayout
 from fit.planning.inputs.grid import Grid
 from fit.planning.inputs.problem import AS_GOOD, Problem
-from fit.planning.space import fewest_chips, on_tokens, ramps
+from fit.planning.recipe import ramps
+from fit.planning.space import fewest_chips, on_tokens
 from fit.planning.space.candidates import BestCandidate, Candidates
 from fit.planning.space.model_grid import ModelGrid, loss_of_shapes, models_of, whole_models
 

@@ -26,8 +26,8 @@ from fit.planning.chosen.cost import BuildableCost
 from fit.planning.emit import emitted
 from fit.planning.inputs.training_chips import nearest_experts_value
 from fit.planning.plan import Plan
-from fit.planning.space import which_recipe
-from fit.planning.space.recipe import PAPERS_LAW
+from fit.planning.recipe import which_recipe
+from fit.planning.recipe.recipe import PAPERS_LAW
 
 FAR = 100  # times outside the fitted sizes and tokens: there a config tuned within them does not serve
 SHAPE = ("d_model", "n_blocks", "n_heads", "d_ff", "n_experts", "vocab_size")

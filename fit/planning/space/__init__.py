@@ -1,8 +1,5 @@
 """The models that a plan chooses from, from the bottom up.
 
-rates.py            published laws of learning rate and batch; ramps.py, batches that rise, in whole units of a mesh
-which_recipe.py     whose recipe a model has: that of the law's runs, or of published models
-recipe.py           how a model is trained: config, rows, batches, warm-up and peak learning rate
 shapes.py           the shapes of the grid; meshes.py, the meshes of chips, and what of a model they divide
 model_grid.py       these shapes with their counts, recipes and limits
 calibration.py      what the chips reach: ours, or by a table of the user's speeds

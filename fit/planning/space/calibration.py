@@ -11,7 +11,7 @@ from fit.model.efficiencies import Calibration
 from fit.model.measured import MeasuredRun
 from fit.model.shape import ModelShape
 from fit.planning.inputs.problem import Problem
-from fit.planning.space import which_recipe
+from fit.planning.recipe import which_recipe
 
 # fields of config.model that a table of speeds may have as columns
 MODEL_FIELDS = (

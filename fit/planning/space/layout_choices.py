@@ -17,7 +17,8 @@ from fit.model.layout import Layout
 from fit.model.step_cost import step_cost
 from fit.model.step_counts import memory_by_tokens
 from fit.planning.inputs.problem import Problem
-from fit.planning.space import meshes, ramps, rates
+from fit.planning.recipe import ramps, rates
+from fit.planning.space import meshes
 from fit.planning.space.candidates import Candidates, InLayouts, OnMeshes
 from fit.planning.space.model_grid import ModelGrid, take
 

@@ -17,7 +17,8 @@ from fit.model.serving import Served
 from fit.model.shape import ModelShape
 from fit.planning.inputs.constraints import Constraints
 from fit.planning.inputs.problem import Problem
-from fit.planning.space import rates, recipe, shapes, which_recipe
+from fit.planning.recipe import rates, recipe, which_recipe
+from fit.planning.space import shapes
 
 
 @dataclasses.dataclass(frozen=True)

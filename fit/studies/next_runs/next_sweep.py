@@ -10,7 +10,7 @@ from fit.messages import sentences
 from fit.messages.units import say
 from fit.model.architecture import PAPER, Architecture
 from fit.planning.emit import plan_config
-from fit.planning.space import which_recipe
+from fit.planning.recipe import which_recipe
 from fit.studies.next_runs import next_answer
 
 

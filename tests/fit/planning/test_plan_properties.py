@@ -21,8 +21,8 @@ from fit.model.step_cost import step_cost
 from fit.planning.inputs import grid
 from fit.planning.inputs.options import PlanOptions
 from fit.planning.inputs.problem import Problem
+from fit.planning.recipe import rates
 from fit.planning.search import by_hours, solver
-from fit.planning.space import rates
 from fit.planning.uncertainty import joint_draws
 
 JOINT = "joint-moe-2025"

@@ -12,7 +12,7 @@ from configs import pretrain
 from fit import __main__ as command_line
 from fit.fitted_law.law import load
 from fit.model.architecture import PAPER, Architecture, Model
-from fit.planning.space import ramps, rates, recipe
+from fit.planning.recipe import ramps, rates, recipe
 from jmoe.config import counts, schema
 from jmoe.config.check import check_config
 from jmoe.config.schedule import Schedule

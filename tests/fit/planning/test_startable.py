@@ -17,7 +17,8 @@ from fit import __main__ as command_line
 from fit.model import hardware
 from fit.model.shape import ModelShape
 from fit.planning.emit import plan_config
-from fit.planning.space import meshes, which_recipe
+from fit.planning.recipe import which_recipe
+from fit.planning.space import meshes
 from jmoe.config import counts
 from jmoe.config.check import check_mesh
 from jmoe.errors import UserError

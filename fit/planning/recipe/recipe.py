@@ -20,8 +20,8 @@ from fit.messages.finding import Finding, finding
 from fit.messages.units import say
 from fit.model.architecture import Model, Ramp
 from fit.model.shape import ModelShape
-from fit.planning.space import ramps, rates, which_recipe
-from fit.planning.space.which_recipe import PRETRAIN_CONFIG, PRETRAIN_SEQUENCE
+from fit.planning.recipe import ramps, rates, which_recipe
+from fit.planning.recipe.which_recipe import PRETRAIN_CONFIG, PRETRAIN_SEQUENCE
 
 PAPERS_LAW = "joint-moe-2025"
 SMALLEST_TUNED = 1e7  # n_active below which Eq. 10 is far outside what it was tuned on

@@ -15,7 +15,7 @@ from fit.fitted_law.law import ROUNDING, Law
 from fit.fitted_law.tuning import BATCH
 from fit.model.architecture import BATCH_RAMP, PAPER, Model, Ramp
 from fit.model.shape import ModelShape
-from fit.planning.space import rates
+from fit.planning.recipe import rates
 
 PRETRAIN_CONFIG = "configs/pretrain.py"
 PRETRAIN_SEQUENCE = 4_096  # OLMoE, Qwen3, DeepSeek-V3 and Kimi K2 pretrain on rows of 4,096 tokens
