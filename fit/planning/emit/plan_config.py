@@ -57,6 +57,7 @@ CONFIG_LAYOUT = "for {count} x {kind}, a mesh of {data} x {expert} x {model}: fi
 CONFIG_MICROBATCH = "what {count} x {kind} hold at once"
 CONFIG_EXACT = "Exactly {exact_parameters:,} parameters and {exact_training_flops:.4g} training FLOPs."
 CONFIG_RATE = "The peak learning rate is {learning_rate:.4e} ({learning_rate_from})."
+CONFIG_UNTIMED = "Batches, mesh and remat are those of {base}, not those that the plan was timed with."
 CONFIG_RATE_RANGE = "The peak learning rate is {learning_rate:.2e}; {low:.2g} to {high:.2g} by {learning_rate_from}."
 
 
@@ -309,6 +310,8 @@ def _docstring(plan: Plan, built: Buildable, base: str) -> str:
     lines.append(say(CONFIG_EXACT, **built))
     if is_same(base, plan.base_config):
         lines += _recipe_lines(built)
+    elif built.layout:
+        lines.append(say(CONFIG_UNTIMED, base=base))
     return "\n".join(lines).replace("\\", "/").replace('"', "'") + "\n"
 
 

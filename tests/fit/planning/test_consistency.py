@@ -141,6 +141,14 @@ def test_a_config_by_another_path_to_it_is_emitted_alike(tmp_path, monkeypatch):
     assert any("mesh.expert" in line for line in configs[0])
 
 
+def test_a_config_that_is_not_the_recipes_says_that_it_was_not_timed(tmp_path):
+    path = tmp_path / "planned.py"
+    flags = ["--flops=1e18", "--chips=H100:8", "--base_config=configs/pretrain.py", f"--emit_config={path}"]
+    assert command_line.run(["plan", f"--law={LAW}", *flags]) == 0
+    text = " ".join(path.read_text().split())
+    assert "Batches, mesh and remat are those of configs/pretrain.py, not those that the plan was timed with." in text
+
+
 @pytest.mark.parametrize("law", [LAW, "fine-grained-2024"])
 def test_the_best_by_hours_costs_what_the_model_to_build_costs(law):
     """It is that model."""
