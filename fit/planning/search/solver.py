@@ -42,7 +42,7 @@ def best_of_each_number(problem: Problem) -> BestModels:
     experts = allowed_experts(problem.law, problem.experts)
     best = best_models(problem.at(experts), experts)
     if not best.feasible.any():
-        raise UserError(str(infeasible.reason(problem.at(np.min(experts)), experts)))
+        raise UserError(infeasible.reason(problem.at(np.min(experts)), experts))
     return best
 
 

@@ -197,7 +197,7 @@ def answer(law: Law, shared: SharedProblem) -> LawAnswer | NoAnswer:
     best = _best(_problem(law, shared, architectures[0]), architectures, numbers)
     problem = best.problem
     if best.solved is None:
-        return NoAnswer(law=law.name, why=str(infeasible.reason(problem, min(experts))))
+        return NoAnswer(law=law.name, why=infeasible.reason(problem, min(experts)))
     architecture = problem.architecture
     model = optimum.optimum_at(problem, best.solved, best.index, None)
     e = model.n_experts
