@@ -9,7 +9,7 @@ from fit.planning.chosen.optimum import Optimum
 from fit.planning.context import repeats
 from fit.planning.inputs.constraints import Constraints
 from fit.planning.inputs.problem import Problem
-from fit.planning.search import solver, target
+from fit.planning.search import solver
 from fit.results import Record, optional
 
 
@@ -86,7 +86,7 @@ def against_dense(problem: Problem, best: Optimum) -> DenseComparison | None:
     budget = problem.constraints.budget
     needed = budget  # of the best itself, whose loss rounding may leave just out of reach
     if best.n_experts > 1:
-        needed = target.least_budget(problem, 1.0, best.loss)
+        needed = solver.least_budget(problem, 1.0, best.loss)
     saved = None if needed is None else 1 - budget / needed
     if problem.is_by_hours:
         savings = dict(hours_for_the_same_loss=needed, hours_saved=saved)
