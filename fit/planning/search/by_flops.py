@@ -47,7 +47,7 @@ def best_models(problem: Problem, n_experts: Numbers, coefficients: ByName) -> B
 
 def near_optimal(problem: Problem, solved: BestModels, target: float) -> tuple[Array, Array]:
     """(least, most) n_active whose loss is at most a target, for each of the optima; NaN for none."""
-    of_size = _size_problem(problem.at(solved.n_experts), solved.n_experts, problem.law.coefficients)
+    of_size = _size_problem(problem, solved.n_experts, problem.law.coefficients)
     has_band = solved.feasible & (solved.loss <= target)
 
     def excess(log_n: Numbers) -> Array:

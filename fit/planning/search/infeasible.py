@@ -16,7 +16,7 @@ def reason(problem: Problem, n_experts: ArrayLike) -> str:
     """The constraint that cannot be met, and by how much, as one sentence.
 
     Args:
-      problem: With the budget of the fewest experts, if several are compared.
+      problem: The problem.
       n_experts: Those compared; the reason is that of the fewest that are enough.
     """
     architecture = problem.architecture
@@ -25,6 +25,7 @@ def reason(problem: Problem, n_experts: ArrayLike) -> str:
     if not enough.any():
         return say(sentences.TOO_FEW_EXPERTS, e=np.max(n_experts), used=architecture.top_k)
     e = float(np.min(n_experts[enough]))
+    problem = problem.at(e)
     size = float(architecture.n_active(architecture.smallest, e))
     inference = INFERENCE * size * problem.constraints.inference_tokens
     needed_flops = training_flops(size, 1) + inference

@@ -1,5 +1,7 @@
 """The operations of a search for the best models, each by FLOPs (by_flops.py) or by hours (by_hours.py).
 
+FLOPs by number of experts become those of the models that are asked for, here and nowhere below.
+
 Axes: n_experts, coefficients and constraints broadcast together; results have their common shape.
 """
 
@@ -27,7 +29,7 @@ def best_models(problem: Problem, n_experts: Numbers, coefficients: ByName | Non
     problem.law.check_plannable()
     if problem.is_by_hours:
         return by_hours.best_models(problem, n_experts)
-    return by_flops.best_models(problem, n_experts, coefficients or problem.law.coefficients)
+    return by_flops.best_models(problem.at(n_experts), n_experts, coefficients or problem.law.coefficients)
 
 
 def near_optimal(problem: Problem, solved: BestModels) -> tuple[Array, Array]:
@@ -44,7 +46,7 @@ def near_optimal(problem: Problem, solved: BestModels) -> tuple[Array, Array]:
     target = np.nanmin(solved.loss) * (1 + BAND)
     if problem.is_by_hours:
         return by_hours.near_optimal(problem, solved, target)
-    return by_flops.near_optimal(problem, solved, target)
+    return by_flops.near_optimal(problem.at(solved.n_experts), solved, target)
 
 
 def in_draws(problem: Problem, e: float, speeds: Array, coefficients: ByName) -> BestInDraws:
@@ -76,7 +78,7 @@ def least_budget(problem: Problem, e: float, loss: float, times: float = 1e12) -
     problem.law.check_plannable()
     if problem.is_by_hours:
         return by_hours.least_budget(problem, e, loss, times)
-    return by_flops.least_budget(problem, e, loss, times)
+    return by_flops.least_budget(problem.at(e), e, loss, times)
 
 
 def best_of_each_number(problem: Problem) -> BestModels:
@@ -86,9 +88,9 @@ def best_of_each_number(problem: Problem) -> BestModels:
       UserError: None is feasible; it names the constraint that binds.
     """
     experts = allowed_experts(problem.law, problem.experts)
-    best = best_models(problem.at(experts), experts)
+    best = best_models(problem, experts)
     if not best.feasible.any():
-        raise UserError(infeasible.reason(problem.at(np.min(experts)), experts))
+        raise UserError(infeasible.reason(problem, experts))
     return best
 
 
