@@ -26,7 +26,7 @@ from absl import app, flags
 
 import fit
 from fit.laws import FORMS
-from fit.planning.search import by_flops
+from fit.planning.search import best_size
 from fit.table.table import Table
 
 REPEATS = flags.DEFINE_integer("repeats", 20, "Simulations of each cell.")
@@ -51,7 +51,7 @@ def sweep(truth: dict[str, float], runs: int, noise: float, rng: np.random.Gener
     reduced = FORMS["chinchilla_coupled"].chinchilla_coefficients_at(truth, np.ones(1))
     budgets, sizes = BUDGETS[runs]
     flops = np.repeat(np.geomspace(1e18, 1e20, budgets), sizes)
-    best = by_flops.compute_optimal(*reduced[:4], flops)[0]
+    best = best_size.compute_optimal(*reduced[:4], flops)[0]
     n_active = best * np.tile(np.geomspace(1 / 5, 5, sizes), budgets)
     n_tokens = flops / 6 / n_active
     loss = reduced.loss(n_active, n_tokens) * np.exp(noise * rng.normal(size=runs))
@@ -70,7 +70,7 @@ def simulate(kind: str, runs: int, noise: float, repeat: int) -> dict:
     law = fit.law(table, bootstrap=100, seed=repeat)
     flops = 10 * 6 * float(np.max(table.numbers("n_active") * table.numbers("n_tokens")))
     reduced = FORMS["chinchilla_coupled"].chinchilla_coefficients_at(truth, np.ones(1))
-    n_active, n_tokens = by_flops.compute_optimal(*reduced[:4], flops)
+    n_active, n_tokens = best_size.compute_optimal(*reduced[:4], flops)
     expected = dict(loss=reduced.loss(n_active, n_tokens), n_active=n_active, n_tokens=n_tokens)
     plan = fit.plan(law, flops=flops)
     row = dict(truth=kind, runs=runs, noise=noise, repeat=repeat)

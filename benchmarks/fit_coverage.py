@@ -38,7 +38,7 @@ from fit.fitting import fitting
 from fit.fitting.problem import Settings
 from fit.fitting.uncertainty import with_uncertainty
 from fit.laws import FORMS
-from fit.planning.search import by_flops
+from fit.planning.search import best_size
 from fit.table.runs import Runs
 
 SWEEPS = {24: ((16, 32), 3), 36: ((16, 24, 32), 3), 48: ((16, 24, 32, 48), 3), 60: ((16, 24, 32), 5)}
@@ -135,7 +135,7 @@ def coverage(seed: int, design: Design) -> dict[str, np.ndarray | list]:
     contained = {}
     for times in (1, 10):
         flops = times * 6 * (runs.n_active * runs.n_tokens).max()
-        size, tokens = by_flops.compute_optimal(*true.chinchilla_coefficients_at(e)[:4], flops)
+        size, tokens = best_size.compute_optimal(*true.chinchilla_coefficients_at(e)[:4], flops)
         loss = true.predict(size, tokens, e)
         low, high = law.predict_interval(size, tokens, e)
         contained[f"law {times}x"] = (low <= loss) & (loss <= high)
@@ -145,7 +145,7 @@ def coverage(seed: int, design: Design) -> dict[str, np.ndarray | list]:
     draws = {name: value[:, None] for name, value in law.draws.items()}
     with np.errstate(all="ignore"):
         ends = np.nanpercentile(
-            by_flops.compute_optimal(*law.chinchilla_coefficients_at(e, draws)[:4], flops),
+            best_size.compute_optimal(*law.chinchilla_coefficients_at(e, draws)[:4], flops),
             [10, 90],
             axis=1,
             method="weibull",

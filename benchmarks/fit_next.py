@@ -34,7 +34,7 @@ from fit.fitting import noise as noise_lib
 from fit.fitting.problem import Settings, prepare
 from fit.laws import FORMS
 from fit.model.architecture import PAPER
-from fit.planning.search import by_flops
+from fit.planning.search import best_size
 from fit.studies.next_runs import next_runs
 from fit.table.runs import Runs, read_runs, trunks_of
 from fit.table.table import Table
@@ -149,7 +149,7 @@ def best_losses(coefficients: np.ndarray, flops: float) -> np.ndarray:
     """Returns ln of the best model's loss [k] at a budget, for laws of `coefficients` [k, n]; NaN if there is none."""
     c = {name: values[:, None] for name, values in zip(JOINT.names, np.transpose(coefficients), strict=True)}
     m, mu, n, nu, floor = JOINT.chinchilla_coefficients_at(c, np.array(EXPERTS, float))[:5]
-    size, tokens = by_flops.compute_optimal(m, mu, n, nu, flops)
+    size, tokens = best_size.compute_optimal(m, mu, n, nu, flops)
     return np.log(np.nanmin(np.where(np.isnan(size), np.nan, m * size**mu + n * tokens**nu + floor), axis=1))
 
 

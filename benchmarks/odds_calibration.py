@@ -39,7 +39,7 @@ from fit.model import efficiencies, measured
 from fit.model.architecture import PAPER
 from fit.planning.inputs.options import PlanOptions
 from fit.planning.inputs.problem import Problem
-from fit.planning.search import by_hours
+from fit.planning.search import best_models, by_hours
 from fit.planning.uncertainty import joint_draws
 
 LAWS = flags.DEFINE_integer("laws", 40, "Number of simulated laws.")
@@ -159,7 +159,7 @@ def add_intervals(
     law: Law,
     truth: dict[str, float],
     calibration: efficiencies.Calibration,
-    found: tuple[joint_draws.BestInDraws, joint_draws.BestInDraws, joint_draws.BestInDraws, np.ndarray],
+    found: tuple[best_models.BestInDraws, best_models.BestInDraws, best_models.BestInDraws, np.ndarray],
     chosen: int,
 ) -> None:
     """Adds whether the 80% intervals of a plan hold the truth."""

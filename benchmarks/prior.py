@@ -35,7 +35,7 @@ from benchmarks import extrapolation, tables
 from fit.fitted_law.law import Law
 from fit.fitting import population
 from fit.laws import FORMS
-from fit.planning.search import by_flops
+from fit.planning.search import best_size
 from fit.table.table import Table
 
 STEPLAW = flags.DEFINE_string("steplaw", None, "Folder of a clone of step-law/steplaw.")
@@ -279,7 +279,7 @@ def sweep(truth: dict[str, float], rng: np.random.Generator) -> Table:
     """Returns 36 simulated runs: 6 budgets of 1e18 to 1e20 FLOPs, 6 sizes within a factor of 5 of the best."""
     reduced = DENSE.chinchilla_coefficients_at(truth, np.ones(1))
     flops = np.repeat(np.geomspace(1e18, 1e20, 6), 6)
-    size = by_flops.compute_optimal(*reduced[:4], flops)[0] * np.tile(np.geomspace(1 / 5, 5, 6), 6)
+    size = best_size.compute_optimal(*reduced[:4], flops)[0] * np.tile(np.geomspace(1 / 5, 5, 6), 6)
     tokens = flops / 6 / size
     loss = reduced.loss(size, tokens) * np.exp(0.005 * rng.normal(size=36))
     return fit.read(dict(n_active=size.tolist(), n_tokens=tokens.tolist(), n_experts=[1] * 36, loss=loss.tolist()))
@@ -313,7 +313,7 @@ def simulated(k: float, seed: int, ways: Iterable[str]) -> dict[str, tuple[float
     truth = truth_of(k, rng)
     table = sweep(truth, rng)
     reduced = DENSE.chinchilla_coefficients_at(truth, np.ones(1))
-    size, tokens = by_flops.compute_optimal(*reduced[:4], 1e21)
+    size, tokens = best_size.compute_optimal(*reduced[:4], 1e21)
     expected = float(reduced.loss(size, tokens)[0])
     model = dict(n_active=float(size[0]), n_tokens=float(tokens[0]))
     results = {}

@@ -46,7 +46,7 @@ from fit.fitted_law.law import Law, load
 from fit.fitting import search
 from fit.fitting.problem import Problem, Settings, prepare
 from fit.model.architecture import TRAINING
-from fit.planning.search.by_flops import compute_optimal
+from fit.planning.search.best_size import compute_optimal
 from fit.table.runs import Runs, read_runs, subset
 from fit.table.table import Table, read
 

@@ -238,7 +238,7 @@ def _plan_of(
         odds=how_sure,
         loss_of_token_cap=_loss_of_token_cap(problem, optima),
         dense=dense_models.against_dense(problem, best),
-        rule_of_thumb=dense_models.rules_of_thumb(problem.at(best.n_experts)),
+        rule_of_thumb=dense_models.rules_of_thumb(problem, best),
         base_config=base_config,
         overrides=overrides,
         extrapolation=best.extrapolation,

@@ -20,7 +20,7 @@ from fit.model.architecture import Architecture
 from fit.planning.context import plan_findings
 from fit.planning.inputs.constraints import Constraints
 from fit.planning.inputs.problem import Problem
-from fit.planning.search import solver
+from fit.planning.search import solver, unconstrained
 from fit.planning.uncertainty import joint_draws
 from fit.studies.optimum_intervals import optimum_intervals
 
@@ -74,7 +74,7 @@ def table_1(law: Law, architecture: Architecture, experts: Floats = (), budgets:
     """Compute-optimal n_active and n_tokens for each budget and number of experts."""
     experts = solver.allowed_experts(law, experts or (TABLE_1_EXPERTS if law.published else law.experts))
     for flops in budgets or budgets_of(law, TABLE_1_FLOPS):
-        sizes, tokens, losses = solver.unconstrained(law, experts, architecture, flops)
+        sizes, tokens, losses = unconstrained.optima(law, experts, architecture, flops)
         for e, n_active, n_tokens, loss in zip(experts, sizes, tokens, losses, strict=True):
             row = dict(
                 flops=flops, n_experts=int(e), n_active=float(n_active), n_tokens=float(n_tokens), loss=float(loss)

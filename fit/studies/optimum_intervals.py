@@ -10,7 +10,7 @@ import numpy as np
 from fit.aliases import Floats
 from fit.fitted_law.law import Law
 from fit.model.architecture import Architecture
-from fit.planning.search import solver
+from fit.planning.search import unconstrained
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ def optimum_intervals(law: Law, architecture: Architecture, experts: Floats, flo
     """
     law.check_has_draws()
     assert law.draws is not None
-    optima = [solver.unconstrained(law, n_experts, architecture, flops, law.draws) for n_experts in experts]
+    optima = [unconstrained.optima(law, n_experts, architecture, flops, law.draws) for n_experts in experts]
     losses = np.array([loss for _, _, loss in optima])  # [n_experts, n_draws]
     best = np.argmin(np.where(np.isnan(losses), np.inf, losses), axis=0)
     intervals = []

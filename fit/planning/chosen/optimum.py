@@ -95,7 +95,7 @@ def optima_of(problem: Problem) -> tuple[list[Optimum], list[Infeasible]]:
             near = [float(low[i]), float(high[i])] if np.isfinite(low[i]) else None
             optima.append(optimum_at(problem, best_models, i, near))
         else:
-            refused.append(Infeasible(n_experts=int(e), why=str(infeasible.reason(problem.at(e), e))))
+            refused.append(Infeasible(n_experts=int(e), why=infeasible.reason(problem, e)))
     return optima, refused
 
 

@@ -9,7 +9,7 @@ from fit.planning.chosen.optimum import Optimum
 from fit.planning.context import repeats
 from fit.planning.inputs.constraints import Constraints
 from fit.planning.inputs.problem import Problem
-from fit.planning.search import solver, target
+from fit.planning.search import solver
 from fit.results import Record, optional
 
 
@@ -63,19 +63,30 @@ def are_compared(problem: Problem) -> bool:
     return problem.constraints.has_budget and problem.law.holds_for_dense and not problem.law.dense
 
 
+def _of_dense_models(problem: Problem, n_experts: int) -> Problem:
+    """The problem of dense models in the same hours: with FLOPs at their own MFU or, if none is given, at the best's.
+
+    n_experts: Of the best.
+    """
+    flops = problem.constraints.flops
+    if isinstance(flops, dict) and 1 not in flops:
+        return problem.at(n_experts)
+    return problem.at(1)
+
+
 def against_dense(problem: Problem, best: Optimum) -> DenseComparison | None:
     """The savings of the best plan against the best dense model under the same constraints (Fig. 2b), in FLOPs or in
     hours. None where no dense model is feasible, or where the plan does not compare with dense ones."""
     if not are_compared(problem):
         return None
-    problem = problem.at(best.n_experts)
-    budget = problem.constraints.budget
-    solved = solver.best_models(problem, 1.0)
+    solved = solver.best_models(_of_dense_models(problem, best.n_experts), 1.0)
     if not solved.feasible:
         return None
+    problem = problem.at(best.n_experts)
+    budget = problem.constraints.budget
     needed = budget  # of the best itself, whose loss rounding may leave just out of reach
     if best.n_experts > 1:
-        needed = target.least_budget(problem, 1.0, best.loss)
+        needed = solver.least_budget(problem, 1.0, best.loss)
     saved = None if needed is None else 1 - budget / needed
     if problem.is_by_hours:
         savings = dict(hours_for_the_same_loss=needed, hours_saved=saved)
@@ -97,17 +108,17 @@ def _counts(model: Json) -> Json:
     return {name: model[name] for name in ("n_experts", "n_active", "n_tokens")}
 
 
-def rules_of_thumb(problem: Problem) -> list[RuleOfThumb] | None:
+def rules_of_thumb(problem: Problem, best: Optimum) -> list[RuleOfThumb] | None:
     """Checks Sec. 4.5: a mixture of E <= 8 experts with the compute-optimal dense model's total parameters, on E times
     its tokens, is better. One row for each E of the problem's experts from 2 to 8.
 
-    None in hours, or where the plan does not compare with dense models. problem: with one number of FLOPs.
+    None in hours, or where the plan does not compare with dense models.
     """
     if problem.is_by_hours or not are_compared(problem):
         return None
     law = repeats.of_fresh_text(problem).law
     architecture = problem.architecture
-    flops = problem.constraints.flops
+    flops = _of_dense_models(problem, best.n_experts).constraints.flops
     dense = solver.best_models(Problem(law, architecture, Constraints(flops=flops)), 1.0)
     same_size = Constraints(memory_bytes=float(dense.n_total), bytes_per_parameter=1.0)
     rows = []

@@ -1,15 +1,17 @@
 """The best models as arrays: what a search by FLOPs (by_flops.py) and one by hours (by_hours.py) both give."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import SupportsIndex
 
 import numpy as np
 
-from fit.aliases import Json
+from fit.aliases import Array, Json
 from fit.planning.space.candidates import BestCandidate
 
 MODEL_COLUMNS = ("n_active", "n_total", "n_tokens", "loss", "d_model")  # numbers of BestModels
+GAIN = 0.01  # share of tokens more that says what tokens are worth
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,3 +48,30 @@ class BestModels:
     def row(self, i: SupportsIndex | tuple[()] = (), names: Sequence[str] = ("n_active", "n_tokens", "loss")) -> Json:
         """The i-th optimum as a dictionary of plain numbers: n_experts and these names."""
         return dict(n_experts=int(self.n_experts[i])) | {name: float(getattr(self, name)[i]) for name in names}
+
+
+@dataclasses.dataclass(frozen=True)
+class BestInDraws:
+    """The best models in draws: arrays of one shape, such as [n_draws] or [n_experts, n_draws].
+
+    Attributes:
+      loss: Nats per token.
+      gain: How much ln loss falls with ln tokens.
+      n_active, n_tokens, d_model: Of these models.
+    """
+
+    loss: Array
+    gain: Array
+    n_active: Array
+    n_tokens: Array
+    d_model: Array
+
+    @classmethod
+    def names(cls) -> list[str]:
+        """The names of the arrays."""
+        return [field.name for field in dataclasses.fields(cls)]
+
+
+def gain_of_tokens(loss: Array, loss_on_more: Array) -> Array:
+    """How much ln loss falls with ln tokens, by the loss on a share GAIN more tokens."""
+    return np.log(loss / loss_on_more) / math.log1p(GAIN)

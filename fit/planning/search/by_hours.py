@@ -1,14 +1,15 @@
 """Plans by hours: the best of all models that the chips train within them, by enumeration.
 
 The training tokens of a candidate (candidates.py) follow from its own speed. So the best candidate is built as it is,
-and nothing is rounded afterwards. The best has the lowest loss by the law; ties go to fewer chips, then to the faster
-layout.
+and nothing is rounded afterwards.
+
+The operations are those of solver.py: the best models, the near-optimal sizes, the best models in draws, and the least
+budget. One more chooses the best of several architectures.
 
 Axes: numbers of experts, hours and coefficients broadcast together, and results have their common shape.
 """
 
 import dataclasses
-import functools
 import math
 from collections.abc import Sequence
 
@@ -17,18 +18,15 @@ import numpy as np
 from fit.aliases import Array, ByName, Floats, Numbers
 from fit.model.architecture import Architecture, root
 from fit.planning.inputs.grid import Grid
-from fit.planning.inputs.problem import PLATEAU, Problem
-from fit.planning.search.best_models import MODEL_COLUMNS, BestModels
-from fit.planning.space import on_tokens, within_hours
+from fit.planning.inputs.problem import Problem
+from fit.planning.search.best_candidate import best_among, candidates_within, size_bound
+from fit.planning.search.best_models import GAIN, MODEL_COLUMNS, BestInDraws, BestModels, gain_of_tokens
+from fit.planning.space import within_hours
 from fit.planning.space.candidates import BestCandidate, Candidates
 from fit.planning.space.model_grid import ModelGrid, loss_of_shapes, models_of
-from fit.planning.space.size_speeds import NEXT_SIZES
 
 SPAN = 2.0  # hours within this factor share one set of candidates
 MOST_TOKENS = 1e18  # training tokens of a model that reaches a loss
-MOST_DOUBLINGS = 40  # of the hours, in search of those that reach a loss
-GAIN = 0.01  # share of tokens more that says what tokens are worth
-EMPTY = np.empty(0)
 SHARED_EFFECT = 0.005  # share of the loss that sharing experts saves at most: 0.13% by the law that reads it
 COARSE = Grid(
     widths=Grid().widths[::4],
@@ -39,7 +37,7 @@ COARSE = Grid(
 )
 
 
-def best_within_hours(problem: Problem, n_experts: Numbers) -> BestModels:
+def best_models(problem: Problem, n_experts: Numbers) -> BestModels:
     """The best models within hours.
 
     Args:
@@ -60,7 +58,7 @@ def best_within_hours(problem: Problem, n_experts: Numbers) -> BestModels:
             of_span = hours[rows[span]]
             by_recipe = candidates_within(problem, float(e), (float(of_span.min()), float(of_span.max())))
             for row in rows[span]:
-                best = _best_among(problem, by_recipe, float(hours[row]))
+                best = best_among(problem, by_recipe, float(hours[row]))
                 if best is None:
                     continue
                 best_candidates[row] = best
@@ -89,20 +87,31 @@ def _spans(hours: Array) -> list[Array]:
     return [np.array(group) for group in groups]
 
 
-def in_draws(problem: Problem, e: float, speeds: Array, coefficients: ByName) -> dict[str, Array]:
+def near_optimal(problem: Problem, solved: BestModels, target: float) -> tuple[Array, Array]:
+    """(least, most) n_active of candidates whose loss is at most a target, for each of the optima; NaN for none."""
+    hours = problem.budget_hours
+    ends = np.full((2, len(solved.n_experts)), np.nan)
+    for i, e in enumerate(solved.n_experts):
+        for candidates in candidates_within(problem, float(e), (hours, hours)):
+            tokens = candidates.tokens_within_hours(problem, hours)
+            losses = loss_of_shapes(problem, candidates.models, candidates.row, tokens)
+            sizes = candidates.models.n_active[candidates.row[losses <= target]]
+            if len(sizes):
+                ends[:, i] = np.fmin(ends[0, i], sizes.min()), np.fmax(ends[1, i], sizes.max())
+    return ends[0], ends[1]
+
+
+def in_draws(problem: Problem, e: float, speeds: Array, coefficients: ByName) -> BestInDraws:
     """The best model with one number of experts in each of several draws, among the candidates of the plan itself.
 
-    A candidate of a draw is trained for as long as in the plan, at the drawn speed. `gain` is what it would gain in ln
-    loss with GAIN more tokens, over ln(1 + GAIN).
+    A candidate of a draw is trained for as long as in the plan, at the drawn speed. Where the plan has no model, values
+    are NaN.
 
     Args:
       problem: The problem, whose budget is one number of hours.
       e: The number of experts, as the law counts them.
       speeds: Over the modelled speed, [n_draws].
       coefficients: By name, in place of the law's, [n_draws] each; empty for the law's own.
-
-    Returns:
-      {name of MODEL_COLUMNS, or gain: values [n_draws]}; NaN where the plan has no model.
     """
     hours = problem.budget_hours
     guess = math.log(problem.architecture.vocab_size)  # the loss of a model that is not trained
@@ -117,7 +126,7 @@ def in_draws(problem: Problem, e: float, speeds: Array, coefficients: ByName) ->
         more = best["n_tokens"][:, None] * (1 + GAIN)
         row = best["shape"][:, None]
         loss = loss_of_shapes(problem, candidates.models, row, more, drawn)[:, 0]
-        best["gain"] = np.log(best["loss"] / loss) / math.log1p(GAIN)
+        best["gain"] = gain_of_tokens(best["loss"], loss)
         is_untrained = best["n_tokens"] <= 1
         best["loss"] = np.where(is_untrained, np.minimum(best["loss"], guess), best["loss"])
         by_recipe.append(best)
@@ -148,7 +157,7 @@ def _tokens_at_speeds(problem: Problem, candidates: Candidates, speeds: Array) -
 def _best_of_shapes(
     problem: Problem, models: ModelGrid, shapes: Array, tokens: Array, coefficients: ByName
 ) -> dict[str, Array]:
-    """The best shape of one recipe in each draw: its index `shape`, and MODEL_COLUMNS; loss is infinite for none.
+    """The best shape of one recipe in each draw: its index `shape`, and its numbers; loss is infinite for none.
 
     Args:
       problem: The problem.
@@ -164,116 +173,59 @@ def _best_of_shapes(
     return dict(
         shape=shapes[best],
         n_active=models.n_active[shapes][best],
-        n_total=models.n_total[shapes][best],
         d_model=np.asarray(models.shape.d_model)[shapes][best],
         n_tokens=tokens[rows, best],
         loss=losses[rows, best],
     )
 
 
-def _best_of_recipes(by_recipe: list[dict[str, Array]], n_rows: int) -> dict[str, Array]:
-    """The best of all recipes in each draw, by name; NaN where there is none."""
-    columns = {name: np.full(n_rows, np.nan) for name in (*MODEL_COLUMNS, "gain")}
+def _best_of_recipes(by_recipe: list[dict[str, Array]], n_rows: int) -> BestInDraws:
+    """The best of all recipes in each draw; NaN where there is none."""
+    columns = {name: np.full(n_rows, np.nan) for name in BestInDraws.names()}
     lowest = np.full(n_rows, np.inf)
     for best in by_recipe:
         is_better = best["loss"] < lowest
         for name, column in columns.items():
             column[is_better] = best[name][is_better]
         lowest = np.minimum(lowest, best["loss"])
-    return columns
+    return BestInDraws(**columns)
 
 
-def candidates_within(problem: Problem, e: float, hours: tuple[float, float]) -> list[Candidates]:
-    """The candidates with one number of experts that could be the best between two numbers of hours, by recipe.
+def least_budget(problem: Problem, e: float, loss: float, times: float) -> float | None:
+    """The least hours, from those of the problem up, in which one number of experts reaches a loss.
 
-    They come in the order of their shapes.
+    None where even `times` the hours are not enough.
     """
-    return _candidates_within(problem.candidates_key, float(e), hours)
+    low = problem.budget_hours
+    problem = dataclasses.replace(problem, loss_cutoff=loss)
+    for doubling in range(math.ceil(math.log(times, SPAN))):
+        if _could_reach(problem, e, low * SPAN, loss):
+            parts = candidates_within(problem, e, (low, low * SPAN))
+            hours = min((_hours_to_reach(problem, part, loss) for part in parts), default=math.inf)
+            if hours <= low * SPAN:
+                return max(hours, low) if doubling == 0 else hours
+        low *= SPAN
+    return None
 
 
-@functools.lru_cache(maxsize=32)
-def _candidates_within(problem: Problem, e: float, hours: tuple[float, float]) -> list[Candidates]:
-    """As candidates_within."""
-    by_recipe = within_hours.could_be_best(problem, models_of(problem, e), hours)
-    return [part.part(np.argsort(part.row, kind="stable")) for part in by_recipe]
+def _hours_to_reach(problem: Problem, candidates: Candidates, loss: float) -> float:
+    """The least hours in which one of the candidates reaches a loss; infinite where none does."""
+    rows, of_row = np.unique(candidates.row, return_inverse=True)
+    most = min(problem.cap, MOST_TOKENS)
+
+    def excess(log_tokens: Numbers) -> Numbers:
+        """The loss of each shape above the one to reach."""
+        return loss_of_shapes(problem, candidates.models, rows, np.exp(log_tokens)) - loss
+
+    needed = np.exp(root(excess, np.zeros(len(rows)), np.full(len(rows), math.log(most))))
+    tokens = np.maximum(np.ceil(needed[of_row]), candidates.least)
+    hours = problem.hours(tokens, candidates.seconds_per_token)
+    return float(np.min(np.where(tokens <= candidates.most, hours, np.inf), initial=np.inf))
 
 
-def _best_among(problem: Problem, by_recipe: list[Candidates], hours: float) -> BestCandidate | None:
-    """The best of these candidates within the hours; None where none can be trained in them.
-
-    On a plateau of the loss it is the smallest of those within the problem's tolerance, if it is smaller by PLATEAU.
-    """
-    best = _lowest(problem, by_recipe, hours, math.inf)
-    if best is None or not problem.plateau_tolerance:
-        return best
-    smallest = _lowest(problem, by_recipe, hours, best.loss * (1 + problem.plateau_tolerance))
-    if smallest is not None and smallest.n_active <= PLATEAU * best.n_active:
-        return dataclasses.replace(smallest, on_plateau=True)
-    return best
-
-
-def _lowest(problem: Problem, by_recipe: list[Candidates], hours: float, most_loss: float) -> BestCandidate | None:
-    """The candidate of the lowest loss or, with a finite most_loss, the smallest of those that lose no more.
-
-    Ties go to the lowest loss, then to fewer chips, then to the faster layout.
-    """
-    best = None
-    least = (math.inf, math.inf)
-    for candidates in by_recipe:
-        tokens = candidates.tokens_within_hours(problem, hours)
-        losses = loss_of_shapes(problem, candidates.models, candidates.row, tokens)
-        losses = np.where(np.isnan(losses), np.inf, losses)
-        sizes = candidates.models.n_active[candidates.row]
-        first_key = losses
-        if math.isfinite(most_loss):
-            first_key = np.where(losses <= most_loss, sizes, np.inf)
-        equal = np.flatnonzero(first_key == first_key.min())
-        order = np.lexsort((candidates.seconds_per_token[equal], candidates.n_chips[equal], losses[equal]))
-        first = equal[order[:1]]
-        key = (float(first_key[first[0]]), float(losses[first[0]]))
-        if math.isfinite(key[0]) and key < least:
-            least = key
-            best = BestCandidate(problem, candidates.part(first), int(tokens[first[0]]), key[1])
-    return best
-
-
-def size_bound(best: BestCandidate) -> str:
-    """The limit on the best candidate's size: "plateau", "tokens", "memory", "serving" or "chips"; ""
-    for none."""
-    problem = best.problem
-    if best.on_plateau:
-        return "plateau"
-    if best.n_tokens >= np.floor(problem.cap):
-        return "tokens"
-    models = best.models
-    sizes = models.n_active
-    order = np.argsort(sizes, kind="stable")
-    larger = order[sizes[order] > sizes[best.row]]
-    if not len(larger):
-        return ""
-    allowed = larger[models.limited_by[larger] == ""]
-    if not len(allowed):
-        return str(models.limited_by[larger[0]])
-    tokens = np.full(sizes.shape, float(best.n_tokens))
-    # a larger model has fewer tokens, so perhaps another batch: memory hardly depends on it
-    trained = on_tokens.trained(problem, models, allowed[:NEXT_SIZES], tokens)
-    return "" if len(trained) else "chips"
-
-
-def near_optimal(problem: Problem, n_experts: Array, target: float) -> tuple[Array, Array]:
-    """(least, most) n_active of candidates whose loss is at most a target, for each number of experts; NaN for none."""
-    hours = problem.budget_hours
-    ends = np.full((2, len(n_experts)), np.nan)
-    for i, e in enumerate(n_experts):
-        sizes = []
-        for candidates in candidates_within(problem, float(e), (hours, hours)):
-            tokens = candidates.tokens_within_hours(problem, hours)
-            losses = loss_of_shapes(problem, candidates.models, candidates.row, tokens)
-            sizes.append(candidates.models.n_active[candidates.row[losses <= target]])
-        sizes_within = np.concatenate(sizes) if sizes else EMPTY
-        if len(sizes_within):
-            ends[:, i] = sizes_within.min(), sizes_within.max()
-    return ends[0], ends[1]
+def _could_reach(problem: Problem, e: float, hours: float, loss: float) -> bool:
+    """Whether a lower bound of the losses within the hours is as low as this loss."""
+    return any(within_hours.least_loss(problem, models, hours) <= loss for models in models_of(problem, e))
 
 
 def best_architecture(
@@ -303,40 +255,3 @@ def best_architecture(
                         lowest = float(losses.min())
                         chosen = architecture
     return chosen, lowest
-
-
-def least_hours(problem: Problem, e: float, loss: float) -> float | None:
-    """The least hours, from those of the problem up, in which one number of experts reaches a loss.
-
-    None where even MOST_DOUBLINGS of the hours are not enough.
-    """
-    low = problem.budget_hours
-    problem = dataclasses.replace(problem, loss_cutoff=loss)
-    for doubling in range(MOST_DOUBLINGS):
-        if _could_reach(problem, e, low * SPAN, loss):
-            parts = candidates_within(problem, e, (low, low * SPAN))
-            hours = min((_hours_to_reach(problem, part, loss) for part in parts), default=math.inf)
-            if hours <= low * SPAN:
-                return max(hours, low) if doubling == 0 else hours
-        low *= SPAN
-    return None
-
-
-def _hours_to_reach(problem: Problem, candidates: Candidates, loss: float) -> float:
-    """The least hours in which one of the candidates reaches a loss; infinite where none does."""
-    rows, of_row = np.unique(candidates.row, return_inverse=True)
-    most = min(problem.cap, MOST_TOKENS)
-
-    def excess(log_tokens: Numbers) -> Numbers:
-        """The loss of each shape above the one to reach."""
-        return loss_of_shapes(problem, candidates.models, rows, np.exp(log_tokens)) - loss
-
-    needed = np.exp(root(excess, np.zeros(len(rows)), np.full(len(rows), math.log(most))))
-    tokens = np.maximum(np.ceil(needed[of_row]), candidates.least)
-    hours = problem.hours(tokens, candidates.seconds_per_token)
-    return float(np.min(np.where(tokens <= candidates.most, hours, np.inf), initial=np.inf))
-
-
-def _could_reach(problem: Problem, e: float, hours: float, loss: float) -> bool:
-    """Whether a lower bound of the losses within the hours is as low as this loss."""
-    return any(within_hours.least_loss(problem, models, hours) <= loss for models in models_of(problem, e))

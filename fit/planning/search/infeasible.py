@@ -1,7 +1,5 @@
 """The constraint that leaves no model, and by how much."""
 
-import dataclasses
-
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -14,35 +12,20 @@ from fit.planning.search.size_limits import SizeLimit, size_limits
 from fit.planning.space import size_speeds
 
 
-@dataclasses.dataclass(frozen=True)
-class Reason:
-    """Why no model is feasible. str() of it is one sentence.
-
-    Attributes:
-      template: One of fit.messages.sentences.
-      values: Those of its fields.
-    """
-
-    template: str
-    values: Json
-
-    def __str__(self) -> str:
-        return say(self.template, **self.values)
-
-
-def reason(problem: Problem, n_experts: ArrayLike) -> Reason:
-    """The constraint that cannot be met, and by how much.
+def reason(problem: Problem, n_experts: ArrayLike) -> str:
+    """The constraint that cannot be met, and by how much, as one sentence.
 
     Args:
-      problem: With the budget of the fewest experts, if several are compared.
+      problem: The problem.
       n_experts: Those compared; the reason is that of the fewest that are enough.
     """
     architecture = problem.architecture
     n_experts = np.atleast_1d(n_experts)
     enough = architecture.has_enough_experts(n_experts)
     if not enough.any():
-        return Reason(sentences.TOO_FEW_EXPERTS, dict(e=np.max(n_experts), used=architecture.top_k))
+        return say(sentences.TOO_FEW_EXPERTS, e=np.max(n_experts), used=architecture.top_k)
     e = float(np.min(n_experts[enough]))
+    problem = problem.at(e)
     size = float(architecture.n_active(architecture.smallest, e))
     inference = INFERENCE * size * problem.constraints.inference_tokens
     needed_flops = training_flops(size, 1) + inference
@@ -55,7 +38,8 @@ def reason(problem: Problem, n_experts: ArrayLike) -> Reason:
             return _size(problem, e, limit, need)
     if problem.is_by_hours:
         return _hours(problem, e)
-    values = dict(
+    return say(
+        sentences.FLOPS_TOO_FEW,
         budget=problem.constraints.budget_flag,
         smallest=_smallest(problem, e),
         need=needed_flops,
@@ -63,7 +47,6 @@ def reason(problem: Problem, n_experts: ArrayLike) -> Reason:
         times=needed_flops / flops,
         share=say(sentences.INFERENCE_SHARE, inference=inference) if inference else "",
     )
-    return Reason(sentences.FLOPS_TOO_FEW, values)
 
 
 def _smallest(problem: Problem, e: float) -> str:
@@ -73,20 +56,20 @@ def _smallest(problem: Problem, e: float) -> str:
     return say(sentences.SMALLEST if n_blocks == 1 else sentences.SMALLEST_OF, d=d_model, e=e, blocks=n_blocks)
 
 
-def _size(problem: Problem, e: float, limit: SizeLimit, need: float) -> Reason:
+def _size(problem: Problem, e: float, limit: SizeLimit, need: float) -> str:
     """A limit on the size that the smallest model exceeds. need: what that model needs."""
     constraints = problem.constraints
     smallest = _smallest(problem, e)
     serving = constraints.serving
     if limit.name == "serving" and serving is not None:
         values = dict(wanted=serving.tokens_per_second, nearest=serving.batch / need, batch=serving.batch)
-        return Reason(sentences.SERVED_TOO_SLOWLY, dict(smallest=smallest, **values, **vars(serving.chips)))
+        return say(sentences.SERVED_TOO_SLOWLY, smallest=smallest, **values, **vars(serving.chips))
     if limit.name == "chips" and not problem.has_paper_shape:
         return _mesh(problem, e)
     gigabytes = dict(need=need / 1e9, limit=limit.available / 1e9, times=need / limit.available)
     if limit.name == "chips":
-        return Reason(sentences.CHIPS_TOO_FEW, dict(smallest=smallest, **gigabytes, **_chips(problem)))
-    return Reason(sentences.MEMORY_TOO_SMALL, dict(smallest=smallest, flag=limit.flag, **gigabytes))
+        return say(sentences.CHIPS_TOO_FEW, smallest=smallest, **gigabytes, **_chips(problem))
+    return say(sentences.MEMORY_TOO_SMALL, smallest=smallest, flag=limit.flag, **gigabytes)
 
 
 def _chips(problem: Problem) -> Json:
@@ -94,20 +77,20 @@ def _chips(problem: Problem) -> Json:
     return dict(kind=problem.chips.kind, count=problem.chips.count)
 
 
-def _mesh(problem: Problem, e: float) -> Reason:
+def _mesh(problem: Problem, e: float) -> str:
     """Chips that train no model with this number of experts."""
     fixed = problem.request.fixed_mesh
     fields = dict(expert=fixed.expert, model=fixed.model, remat=fixed.remat)
     given = [f"{name}:{value}" for name, value in fields.items() if value is not None]
     if given:
-        return Reason(sentences.NO_SUCH_MESH, dict(flags=f"--mesh={','.join(given)}"))
-    return Reason(sentences.NOTHING_TRAINED, dict(e=e, **_chips(problem)))
+        return say(sentences.NO_SUCH_MESH, flags=f"--mesh={','.join(given)}")
+    return say(sentences.NOTHING_TRAINED, e=e, **_chips(problem))
 
 
-def _hours(problem: Problem, e: float) -> Reason:
+def _hours(problem: Problem, e: float) -> str:
     """Hours in which the chips train no model."""
     if not any(size_speeds.trains_any(problem, n_experts) for n_experts in (1.0, e)):
-        return Reason(sentences.NOTHING_TIMED, _chips(problem))
+        return say(sentences.NOTHING_TIMED, **_chips(problem))
     if not size_speeds.trains_any(problem, e):
-        return Reason(sentences.NOTHING_TRAINED, dict(e=e, **_chips(problem)))
-    return Reason(sentences.HOURS_TOO_FEW, dict(budget=problem.constraints.budget_flag, smallest=_smallest(problem, e)))
+        return say(sentences.NOTHING_TRAINED, e=e, **_chips(problem))
+    return say(sentences.HOURS_TOO_FEW, budget=problem.constraints.budget_flag, smallest=_smallest(problem, e))

@@ -8,9 +8,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fit.aliases import Numbers
+from fit.aliases import Array, Numbers
+from fit.model.architecture import root
 from fit.planning.inputs.problem import Problem
 from fit.planning.space import fewest_chips, size_speeds
+
+BELOW_SMALLEST = 1e-9  # a limit may hold the smallest model exactly, and rounding must not put it outside
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,3 +77,25 @@ def size_limits(problem: Problem) -> list[SizeLimit]:
 
         limits.append(SizeLimit("chips", share_of_largest, 1.0))
     return limits
+
+
+def largest_size(problem: Problem, n_experts: Array) -> tuple[Numbers, str | Array]:
+    """(n_active of the largest model within memory, chips and speed of serving, infinite without these; which of them
+    it is)."""
+    architecture = problem.architecture
+    largest: Numbers = np.inf
+    bound: str | Array = "memory"
+    for limit in size_limits(problem):
+
+        def excess(log_d: Numbers, limit: SizeLimit = limit) -> Numbers:
+            """Logarithm of what is needed over the limit, at this logarithm of the width."""
+            return np.log(limit.required(np.exp(log_d), n_experts)) - np.log(limit.available)
+
+        low = np.log(architecture.smallest) - BELOW_SMALLEST
+        high = low + 1
+        while np.any(excess(high) < 0):
+            high += 1
+        size = architecture.n_active(np.exp(root(excess, low, high)), n_experts)
+        bound = np.where(size < largest, limit.name, bound)
+        largest = np.fmin(size, largest)
+    return largest, bound

@@ -1,4 +1,6 @@
-"""The best models of a problem with each number of experts, as arrays: by FLOPs (by_flops.py), by hours (by_hours.py).
+"""The operations of a search for the best models, each by FLOPs (by_flops.py) or by hours (by_hours.py).
+
+FLOPs by number of experts become those of the models that are asked for, here and nowhere below.
 
 Axes: n_experts, coefficients and constraints broadcast together; results have their common shape.
 """
@@ -7,13 +9,10 @@ import numpy as np
 
 from fit.aliases import Array, ByName, Floats, Numbers
 from fit.errors import UserError
-from fit.fitted_law import law_counts
 from fit.fitted_law.law import Law
-from fit.model.architecture import Architecture
-from fit.planning.inputs.constraints import Constraints
 from fit.planning.inputs.problem import BAND, Problem
 from fit.planning.search import by_flops, by_hours, infeasible
-from fit.planning.search.best_models import BestModels
+from fit.planning.search.best_models import BestInDraws, BestModels
 
 
 def best_models(problem: Problem, n_experts: Numbers, coefficients: ByName | None = None) -> BestModels:
@@ -29,30 +28,8 @@ def best_models(problem: Problem, n_experts: Numbers, coefficients: ByName | Non
     """
     problem.law.check_plannable()
     if problem.is_by_hours:
-        return by_hours.best_within_hours(problem, n_experts)
-    return by_flops.best_within_flops(problem, n_experts, coefficients or problem.law.coefficients)
-
-
-def best_of_each_number(problem: Problem) -> BestModels:
-    """The best model at each allowed number of the problem's experts.
-
-    Raises:
-      UserError: None is feasible; it names the constraint that binds.
-    """
-    experts = allowed_experts(problem.law, problem.experts)
-    best = best_models(problem.at(experts), experts)
-    if not best.feasible.any():
-        raise UserError(str(infeasible.reason(problem.at(np.min(experts)), experts)))
-    return best
-
-
-def allowed_experts(law: Law, experts: Floats) -> Array:
-    """The numbers of experts that a plan compares, ascending.
-
-    These are `experts`, or those of the law's own models where its formula does not read the number: 1 alone for a law
-    of dense models.
-    """
-    return np.array(sorted(experts if law.reads_n_experts else law.experts), float)
+        return by_hours.best_models(problem, n_experts)
+    return by_flops.best_models(problem.at(n_experts), n_experts, coefficients or problem.law.coefficients)
 
 
 def near_optimal(problem: Problem, solved: BestModels) -> tuple[Array, Array]:
@@ -68,37 +45,59 @@ def near_optimal(problem: Problem, solved: BestModels) -> tuple[Array, Array]:
     """
     target = np.nanmin(solved.loss) * (1 + BAND)
     if problem.is_by_hours:
-        return by_hours.near_optimal(problem, solved.n_experts, target)
-    return by_flops.near_optimal(problem, solved, target)
+        return by_hours.near_optimal(problem, solved, target)
+    return by_flops.near_optimal(problem.at(solved.n_experts), solved, target)
 
 
-def unconstrained(
-    law: Law, n_experts: Numbers, architecture: Architecture, flops: Numbers, coefficients: ByName | None = None
-) -> tuple[Array, Array, Array]:
-    """The compute-optimal models of a law, however small.
+def in_draws(problem: Problem, e: float, speeds: Array, coefficients: ByName) -> BestInDraws:
+    """The best model with one number of experts in each of several draws.
 
     Args:
-      law: The law.
-      n_experts: As the law counts them.
-      architecture: How the models are built.
-      flops: Of training; it broadcasts with n_experts and the coefficients.
-      coefficients: By name, in place of the law's.
+      problem: The problem.
+      e: The number of experts, as the law counts them.
+      speeds: Over the modelled speed, [n_draws]; by FLOPs they make no difference.
+      coefficients: By name, in place of the law's, [n_draws] each; empty for the law's own.
+    """
+    if problem.is_by_hours:
+        return by_hours.in_draws(problem, e, speeds, coefficients)
+    return by_flops.in_draws(problem.at(e), e, len(speeds), coefficients)
+
+
+def least_budget(problem: Problem, e: float, loss: float, times: float = 1e12) -> float | None:
+    """The least budget, from that of the problem up, with which models of one number of experts reach a loss.
+
+    Args:
+      problem: The problem.
+      e: The number of experts, as the law counts them.
+      loss: The loss to reach, in nats per token.
+      times: The largest budget to look at, over that of the problem.
 
     Returns:
-      (n_active, n_tokens, loss); NaN where there is no optimum.
+      FLOPs, or hours where these are the budget; None where no such budget reaches the loss.
     """
-    if law_counts.closed_form_holds_for(law, architecture):
-        reduced = law.chinchilla_coefficients_at(n_experts, coefficients)
-        size, tokens = by_flops.compute_optimal(*reduced[:4], flops)
-        return size, tokens, reduced.loss(size, tokens)
-    best = best_models(Problem(law, architecture, Constraints(flops=flops)), n_experts, coefficients)
-    return best.n_active, best.n_tokens, best.loss
+    problem.law.check_plannable()
+    if problem.is_by_hours:
+        return by_hours.least_budget(problem, e, loss, times)
+    return by_flops.least_budget(problem.at(e), e, loss, times)
 
 
-def usable_draws(law: Law, experts: Floats) -> Array:
-    """bool [n_draws]: which of the bootstrap's draws have an optimum at every one of `experts`."""
-    count = law.n_draws
-    if not law.reduces_to_chinchilla:
-        return np.ones(count, bool)
-    reduced = [law.chinchilla_coefficients_at(e, law.draws) for e in experts]
-    return np.all([np.broadcast_to((at.mu < 0) & (at.nu < 0), count) for at in reduced], axis=0)
+def best_of_each_number(problem: Problem) -> BestModels:
+    """The best model at each allowed number of the problem's experts.
+
+    Raises:
+      UserError: None is feasible; it names the constraint that binds.
+    """
+    experts = allowed_experts(problem.law, problem.experts)
+    best = best_models(problem, experts)
+    if not best.feasible.any():
+        raise UserError(infeasible.reason(problem, experts))
+    return best
+
+
+def allowed_experts(law: Law, experts: Floats) -> Array:
+    """The numbers of experts that a plan compares, ascending.
+
+    These are `experts`, or those of the law's own models where its formula does not read the number: 1 alone for a law
+    of dense models.
+    """
+    return np.array(sorted(experts if law.reads_n_experts else law.experts), float)

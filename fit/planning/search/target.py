@@ -10,14 +10,14 @@ from typing import SupportsIndex
 
 import numpy as np
 
-from fit.aliases import Array, Json, Numbers
+from fit.aliases import Json, Numbers
 from fit.errors import UserError
 from fit.messages import sentences, units
 from fit.messages.units import say
 from fit.model.architecture import INFERENCE, training_flops
 from fit.planning.inputs.problem import Problem
 from fit.planning.inputs.training_chips import SECONDS_PER_HOUR
-from fit.planning.search import by_hours, solver
+from fit.planning.search import solver
 from fit.planning.search.best_models import BestModels
 from fit.planning.space import size_speeds
 from fit.results import NOT_IN_JSON, Record, optional
@@ -69,44 +69,6 @@ class Target(Record):
         return self.best[self.least]
 
 
-def least_budget(
-    problem: Problem, n_experts: float, loss: float, least: float | None = None, times: float = 1e12
-) -> float | None:
-    """The least budget with which models of one number of experts reach a loss.
-
-    Args:
-      problem: The problem, whose budget is replaced.
-      n_experts: A number.
-      loss: The loss to reach, in nats per token.
-      least: The least budget to look at. Default: that of the problem.
-      times: The largest budget to look at, over the least.
-
-    Returns:
-      FLOPs, or hours where these are the budget; None where no such budget reaches the loss.
-    """
-    if problem.is_by_hours:
-        return by_hours.least_hours(problem, n_experts, loss)
-    least = problem.constraints.budget if least is None else least
-
-    def excess(log_budget: Numbers) -> Array:
-        """By how much the best loss under budgets lies above the loss to reach."""
-        best = solver.best_models(problem.with_budget(np.exp(log_budget)), n_experts)
-        return np.where(best.feasible, best.loss - loss, np.inf)
-
-    low = np.log(least)
-    high = low + np.log(times)
-    if excess(low) <= 0:
-        return least
-    if excess(high) > 0:
-        return None
-    for _ in range(8):  # 64 parts each time: to 1e-13
-        grid = np.linspace(low, high, 65)
-        first = int(np.argmax(excess(grid) <= 0))
-        low = grid[first - 1]
-        high = grid[first]
-    return float(np.exp(high))
-
-
 def reach(problem: Problem, loss: float) -> tuple[Problem, Target]:
     """The problem with the least budget that reaches a loss, and what that costs.
 
@@ -125,7 +87,7 @@ def reach(problem: Problem, loss: float) -> tuple[Problem, Target]:
     least = float(training_flops(smallest, 1) + INFERENCE * smallest * problem.constraints.inference_tokens)
     rows: list[TargetRow] = []
     for e in experts:
-        flops = least_budget(problem, e, loss, least, units.LARGEST / least)
+        flops = solver.least_budget(problem.within(flops=least), e, loss, units.LARGEST / least)
         if flops is None:
             rows.append(TargetRow(n_experts=int(e), flops=None))
             continue

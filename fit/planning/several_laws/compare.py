@@ -27,7 +27,7 @@ from fit.planning.inputs.constraints import Constraints
 from fit.planning.inputs.options import BudgetOptions
 from fit.planning.inputs.problem import Problem
 from fit.planning.inputs.requests import PAPER_SHAPE
-from fit.planning.search import by_hours, infeasible, solver, target
+from fit.planning.search import by_hours, infeasible, solver
 from fit.planning.search.best_models import MODEL_COLUMNS, BestModels
 from fit.planning.several_laws import agreement, compare_answer, leverage, votes
 from fit.planning.several_laws.comparison import (
@@ -170,9 +170,8 @@ def _reference_answer(reference: PublishedModel, problem: Problem, n_experts: in
         return None
     loss = float(law.loss(law.coefficients, columns | dict(n_tokens=n_tokens)))
     counted = law_counts.counted_n_active(law, its_architecture, reference.n_active, reference.shape.d_model)
-    within = Constraints(flops=constraints.flops, inference_tokens=constraints.inference_tokens)
-    least = 1e-6 * constraints.flops
-    needed = target.least_budget(Problem(law, problem.architecture, within), float(n_experts), loss, least, 1e6)
+    within = Constraints(flops=1e-6 * constraints.flops, inference_tokens=constraints.inference_tokens)
+    needed = solver.least_budget(Problem(law, problem.architecture, within), float(n_experts), loss, times=1e6)
     return ReferenceAnswer(
         n_tokens=n_tokens,
         loss=loss,
@@ -198,7 +197,7 @@ def answer(law: Law, shared: SharedProblem) -> LawAnswer | NoAnswer:
     best = _best(_problem(law, shared, architectures[0]), architectures, numbers)
     problem = best.problem
     if best.solved is None:
-        return NoAnswer(law=law.name, why=str(infeasible.reason(problem, min(experts))))
+        return NoAnswer(law=law.name, why=infeasible.reason(problem, min(experts)))
     architecture = problem.architecture
     model = optimum.optimum_at(problem, best.solved, best.index, None)
     e = model.n_experts
@@ -379,7 +378,7 @@ def _dense(problem: Problem, shared: SharedProblem, loss: float) -> DenseAnswer 
     ratio = {}
     constraints = best.problem.constraints
     if constraints.has_budget:
-        needed = target.least_budget(best.problem, 1.0, loss)
+        needed = solver.least_budget(best.problem, 1.0, loss)
         name = "hours_ratio" if best.problem.is_by_hours else "flops_ratio"
         ratio = {name: None if needed is None else needed / constraints.budget}
     return DenseAnswer(

@@ -15,10 +15,11 @@ import statistics
 import numpy as np
 
 from fit.aliases import Array, ByName, Floats
-from fit.fitted_law import law_counts
+from fit.fitted_law.law import Law
 from fit.model.efficiencies import Calibration
 from fit.planning.inputs.problem import Problem
-from fit.planning.search import by_hours, solver
+from fit.planning.search import solver
+from fit.planning.search.best_models import BestInDraws
 
 DRAWS = 200  # with speeds; without them as many as the law has
 # Share of the variance of a run's speed that models of one kind have in common. In measured.csv, ln ratios of mixtures
@@ -47,23 +48,6 @@ class Draws:
     def is_drawn(self) -> bool:
         """Whether anything is drawn."""
         return bool(self.coefficients) or self.n > 1
-
-
-@dataclasses.dataclass(frozen=True)
-class BestInDraws:
-    """The best models in the draws: arrays [n_experts, n_draws].
-
-    Attributes:
-      loss: Nats per token.
-      gain: How much ln loss falls with ln tokens.
-      n_active, n_tokens, d_model: Of these models.
-    """
-
-    loss: Array
-    gain: Array
-    n_active: Array
-    n_tokens: Array
-    d_model: Array
 
 
 def normals(n: int, *key: int) -> Array:
@@ -100,7 +84,7 @@ def of_problem(problem: Problem, experts: Floats) -> Draws:
     rows = None
     coefficients: ByName = {}
     n = 1 if calibration is None else DRAWS
-    usable = np.flatnonzero(solver.usable_draws(law, experts)) if law.draws else np.empty(0, int)
+    usable = np.flatnonzero(usable_draws(law, experts)) if law.draws else np.empty(0, int)
     if law.draws and len(usable):
         if calibration is None:
             n = len(usable)
@@ -112,25 +96,20 @@ def of_problem(problem: Problem, experts: Floats) -> Draws:
 
 
 def solve_draws(problem: Problem, experts: Floats, draws: Draws) -> BestInDraws:
-    """The best model with each number of experts in each draw."""
-    columns = []
+    """The best model with each number of experts in each draw: arrays [n_experts, n_draws]."""
+    of_each_number = []
     for e, speeds in zip(experts, draws.log_speeds, strict=True):
-        if problem.is_by_hours:
-            best = by_hours.in_draws(problem, float(e), np.exp(speeds), draws.coefficients)
-        else:
-            best = _by_flops(problem.at(e), float(e), draws)
-        columns.append(best)
-    names = [field.name for field in dataclasses.fields(BestInDraws)]
-    return BestInDraws(**{name: np.array([best[name] for best in columns]) for name in names})
+        of_each_number.append(solver.in_draws(problem, float(e), np.exp(speeds), draws.coefficients))
+    columns = {}
+    for name in BestInDraws.names():
+        columns[name] = np.array([getattr(best, name) for best in of_each_number])
+    return BestInDraws(**columns)
 
 
-def _by_flops(problem: Problem, e: float, draws: Draws) -> ByName:
-    """The best model with e experts in each draw, within FLOPs: fields of BestInDraws, [n_draws]."""
-    law = problem.law
-    coefficients = draws.coefficients or law.coefficients
-    solved = solver.best_models(problem, np.full(draws.n, e), coefficients)
-    n_tokens = solved.n_tokens
-    more_tokens = n_tokens * (1 + by_hours.GAIN)
-    more = law_counts.loss_of_sizes(law, problem.architecture, e, solved.n_active, more_tokens, coefficients)
-    gain = np.log(solved.loss / more) / math.log1p(by_hours.GAIN)
-    return dict(loss=solved.loss, gain=gain, n_active=solved.n_active, n_tokens=n_tokens, d_model=solved.d_model)
+def usable_draws(law: Law, experts: Floats) -> Array:
+    """bool [n_draws]: which of the bootstrap's draws have an optimum at every one of `experts`."""
+    count = law.n_draws
+    if not law.reduces_to_chinchilla:
+        return np.ones(count, bool)
+    reduced = [law.chinchilla_coefficients_at(e, law.draws) for e in experts]
+    return np.all([np.broadcast_to((at.mu < 0) & (at.nu < 0), count) for at in reduced], axis=0)

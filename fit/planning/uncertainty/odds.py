@@ -21,9 +21,9 @@ from fit.planning.chosen.buildable import Buildable
 from fit.planning.chosen.chips_used import ChipsUsed
 from fit.planning.chosen.optimum import Optimum
 from fit.planning.inputs.problem import Problem
-from fit.planning.search import solver
+from fit.planning.search.best_models import BestInDraws
 from fit.planning.uncertainty import joint_draws, measurement
-from fit.planning.uncertainty.joint_draws import BestInDraws, Draws
+from fit.planning.uncertainty.joint_draws import Draws
 from fit.planning.uncertainty.measurement import Measurement
 from fit.results import Record, optional
 
@@ -271,7 +271,7 @@ def _of_built(built: Buildable | None, chips: ChipsUsed | None) -> Json:
 
 def _n_unusable(law: Law, experts: Floats) -> int:
     """How many of the law's draws have no optimum at some number of experts."""
-    return int(np.sum(~solver.usable_draws(law, experts))) if law.draws else 0
+    return int(np.sum(~joint_draws.usable_draws(law, experts))) if law.draws else 0
 
 
 def _rows(ranking: Ranking, hours: float | None) -> Iterator[ExpertOdds]:

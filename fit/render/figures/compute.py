@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from fit.aliases import Array
 from fit.errors import UserError
 from fit.messages import units
-from fit.planning.search import solver
+from fit.planning.search import unconstrained
 from fit.render.figures import style
 from fit.table.runs import Runs
 
@@ -36,7 +36,7 @@ def loss_against_compute(
     law = picture.law
     low, high = ends
     flops = np.geomspace(low, high * BEYOND, style.POINTS)
-    best = {e: solver.unconstrained(law, e, picture.architecture, flops) for e in picture.experts}
+    best = {e: unconstrained.optima(law, e, picture.architecture, flops) for e in picture.experts}
     losses = np.concatenate([loss for _, _, loss in best.values()])
     if not np.isfinite(losses).any():
         raise UserError(f"--law={law.name}: its loss does not fall with size and tokens, so it has no best model")

@@ -19,7 +19,7 @@ from fit.fitted_law.law import Law
 from fit.form import Reduced
 from fit.messages import units
 from fit.model.architecture import TRAINING, Architecture
-from fit.planning.search import by_flops, solver
+from fit.planning.search import best_size, unconstrained
 from fit.render.figures import style
 from fit.studies.architecture_search.holistic_runs import Search
 from fit.studies.surface import sparsity_range
@@ -56,7 +56,7 @@ def _isoflop_panel(picture: style.Picture, axis: Axes, flops: float, runs: Runs 
     """Draws the curves and runs of one budget; returns losses that the panel has to show."""
     law = picture.law
     architecture = picture.architecture
-    best = {e: solver.unconstrained(law, e, architecture, flops)[1:] for e in picture.experts}
+    best = {e: unconstrained.optima(law, e, architecture, flops)[1:] for e in picture.experts}
     points = {} if runs is None else _near(law, runs, flops, picture.experts)
     tokens_needed = [tokens for tokens, _ in (*best.values(), *points.values())]
     tokens = np.geomspace(*_tokens_shown(law, flops, tokens_needed), style.POINTS)
@@ -154,10 +154,10 @@ def _dense_over_flops(reduced: Reduced, dense: Reduced, flops: Array) -> tuple[A
       mixture's; NaN where there is none.
     """
     with np.errstate(all="ignore"):
-        size, tokens = by_flops.compute_optimal(*reduced[:4], flops)
+        size, tokens = best_size.compute_optimal(*reduced[:4], flops)
         loss = np.where((reduced.mu < 0) & (reduced.nu < 0), reduced.loss(size, tokens), np.nan)
         m, mu, n, nu, c, k = dense
-        unit_size, unit_tokens = by_flops.compute_optimal(m, mu, n, nu, 1.0)  # at one FLOP
+        unit_size, unit_tokens = best_size.compute_optimal(m, mu, n, nu, 1.0)  # at one FLOP
         fall = -mu * nu / (mu + nu)  # of dense models: (loss - c) ** (1 / k) is proportional to flops ** -fall
         ratio = ((loss - c) ** (1 / k) / (m * unit_size**mu + n * unit_tokens**nu)) ** (-1 / fall) / flops
     return size, tokens, ratio

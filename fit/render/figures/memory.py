@@ -20,6 +20,7 @@ from fit.planning.inputs.constraints import Constraints
 from fit.planning.inputs.problem import Problem
 from fit.planning.search import solver
 from fit.planning.search.best_models import BestModels
+from fit.planning.uncertainty import joint_draws
 from fit.render.figures import style
 
 MOST_DRAWS = 50  # of the band of the best E: each is solved at every memory
@@ -190,7 +191,7 @@ def _spread_of_best(picture: style.Picture, limit: Constraints) -> Array | None:
     experts = picture.experts
     if not law.draws:
         return None
-    usable = solver.usable_draws(law, experts)
+    usable = joint_draws.usable_draws(law, experts)
     if not usable.any():
         return None
     draws = {name: values[usable][:MOST_DRAWS] for name, values in style.drawn(law).items()}

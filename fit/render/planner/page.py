@@ -26,7 +26,7 @@ from fit.planning.inputs import problem
 from fit.planning.inputs.constraints import Constraints
 from fit.planning.inputs.fields_of_flags import FIELDS
 from fit.planning.inputs.training_chips import MFU, Chips
-from fit.planning.search import by_hours
+from fit.planning.search import best_models
 from fit.planning.several_laws import agreement, compare
 from fit.planning.uncertainty import odds
 from fit.render.planner import formulas, page_speeds
@@ -142,7 +142,7 @@ def of(laws: Sequence[Law], measured: tuple[Runs, Array] | None, chips: tuple[st
         published={name: _reference_model(name) for name in reference_model.PUBLISHED},
         largest=units.LARGEST,
         odds=_constants(odds, "CLOSE", "CLOSE_BUDGET", "APART", "COLUMNS", "MOST_LOG_SHARE")
-        | _constants(by_hours, "GAIN"),
+        | _constants(best_models, "GAIN"),
         doubt=_constants(plan_findings, "MOSTLY") | _constants(problem, "BAND"),
         paper_shape=dataclasses.asdict(PAPER),
     )

@@ -18,7 +18,7 @@ from fit.errors import UserError
 from fit.fitted_law.law import Law, in_words
 from fit.messages.finding import Finding, finding
 from fit.model.architecture import training_flops
-from fit.planning.search.by_flops import compute_optimal
+from fit.planning.search.best_size import compute_optimal
 from fit.studies.speedup import speedup_answer
 from fit.studies.speedup.results import RunSpeedup, Speedup
 from fit.table import validate

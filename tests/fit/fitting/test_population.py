@@ -13,7 +13,7 @@ from fit.fitting.noise import noise_of, standard_errors
 from fit.fitting.problem import Settings
 from fit.form import Prior
 from fit.laws import FORMS
-from fit.planning.search import by_flops
+from fit.planning.search import best_size
 from fit.studies.next_runs import added
 from fit.table.runs import read_runs
 from fit.table.table import Table
@@ -154,7 +154,7 @@ def test_noise_free_runs_are_fitted_to_the_last():
         law = fit.law(table, prior=prior)
         assert law.predict(table) == pytest.approx(table.numbers("loss"), rel=5e-4)
         reduced = law.chinchilla_coefficients_at(np.ones(1))
-        size, _ = by_flops.compute_optimal(*reduced[:4], 1e22)
+        size, _ = best_size.compute_optimal(*reduced[:4], 1e22)
         assert size[0] == pytest.approx(9.05e9, rel=0.02)
         best = fit.plan(law, flops=1e22).best
         truth = 1.8172 + 482.01 / best["n_active"] ** 0.3478 + 2085.43 / best["n_tokens"] ** 0.3658

@@ -19,7 +19,7 @@ from fit.model.architecture import PAPER, Architecture
 from fit.planning import make_plan
 from fit.planning.inputs.constraints import Constraints
 from fit.planning.inputs.problem import Problem
-from fit.planning.search import solver, target
+from fit.planning.search import solver
 from fit.table.runs import Runs, read_runs, rms, subset
 from fit.table.table import Table
 
@@ -175,7 +175,7 @@ def test_inference_optimum(coefficients, served, size, tokens, plain_size, plain
         plain_tokens = (c["beta"] * c["B"] / (c["alpha"] * c["A"]) * plain_size ** c["alpha"]) ** (1 / c["beta"])
     quality = float(law.predict(plain_size, plain_tokens))
     problem = Problem(law, PAPER, Constraints(flops=1e22, inference_tokens=served))
-    cheapest = target.least_budget(problem, 1.0, quality)
+    cheapest = solver.least_budget(problem, 1.0, quality)
     best = solver.best_models(problem.with_budget(cheapest), 1.0)
     assert best.n_active == pytest.approx(size, rel=digits) and best.n_tokens == pytest.approx(tokens, rel=digits)
     assert cheapest < 6 * plain_size * plain_tokens + 2 * plain_size * served

@@ -57,8 +57,8 @@ def test_a_draw_of_speed_is_as_many_more_hours(inference_tokens):
     problem = make_problem.problem_of(law, options, law.architecture)
     for speed in (0.9, 1.2, 1.5):
         for n_experts in (1, 32):
-            of_hours = float(by_hours.best_within_hours(problem.with_budget(24 * speed), n_experts).loss)
-            drawn = by_hours.in_draws(problem, n_experts, np.array([speed]), {})["loss"][0]
+            of_hours = float(by_hours.best_models(problem.with_budget(24 * speed), n_experts).loss)
+            drawn = by_hours.in_draws(problem, n_experts, np.array([speed]), {}).loss[0]
             if np.isfinite(of_hours) and np.isfinite(drawn):
                 assert of_hours * (1 - 2e-3) <= drawn <= of_hours * 1.05
 

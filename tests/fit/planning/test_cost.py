@@ -80,6 +80,37 @@ def test_mfu_by_number_of_experts(tmp_path):
     assert target.best.n_experts == 8 and target.best.hours == min(row.hours for row in target.optima)
 
 
+ON_CHIPS = dict(chips="H100:64", hours=100)
+BY_NUMBER = dict(chips="H100:64", mfu={1: 0.45, 8: 0.38})
+
+
+@pytest.mark.parametrize("limits", [{}, dict(memory_gb=40), dict(inference_tokens=1e12), dict(max_tokens=1e10)])
+@pytest.mark.parametrize(
+    "budget",
+    [
+        dict(flops=1e22),
+        dict(flops=1e22, chips="H100:64"),
+        ON_CHIPS,
+        ON_CHIPS | dict(mfu=0.4),
+        ON_CHIPS | BY_NUMBER,
+        BY_NUMBER | dict(target_loss=2.2),
+    ],
+    ids=str,
+)
+def test_the_dense_model_to_compare_with_is_the_optimum_of_one_expert(budget, limits):
+    if "target_loss" in budget and "max_tokens" in limits:
+        limits = dict(max_tokens=3e11)  # with 1e10 no model reaches the loss
+    found = plan(experts=[1, 8], **budget, **limits)
+    dense = found.optima[0]
+    assert dense.n_experts == 1
+    names = ("n_active", "n_tokens", "loss")
+    assert [found.dense[name] for name in names] == pytest.approx([dense[name] for name in names], rel=1e-12)
+    assert found.dense.loss_saved == pytest.approx(dense.loss - found.best.loss, abs=1e-12)
+    if not limits:  # the rule of thumb knows none
+        for row in found.rule_of_thumb or []:
+            assert row.dense_loss == pytest.approx(dense.loss, rel=1e-12)
+
+
 def test_mfu_is_by_the_experts_that_the_law_counts():
     """The trainer's 8 narrow experts are 2 for the law: the MFU of 8 is not theirs."""
     options = dict(chips="H100:8", hours=24.0, experts=[2], shape=dict(granularity=4))

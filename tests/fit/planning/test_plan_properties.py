@@ -31,7 +31,7 @@ SAME = 1 + 1e-9  # rounding of a loss
 
 def best_of(problem, n_experts):
     """The best candidate of a problem by hours with a number of experts; None where there is none."""
-    return by_hours.best_within_hours(problem, n_experts).candidates[0]
+    return by_hours.best_models(problem, n_experts).candidates[0]
 
 
 def asked(chips, hours, layouts, **limits):
@@ -264,7 +264,7 @@ def test_brute_force_agrees_in_draws(e):
         is_trained = (tokens >= least) & (tokens >= 1)
         counts = dict(n_active=n_active[is_trained], n_tokens=tokens[is_trained] * speeds[:, None], n_experts=float(e))
         losses = law.loss({name: values[:, None] for name, values in draws.coefficients.items()}, counts)
-        found = by_hours.in_draws(question, e, speeds, draws.coefficients)["loss"]
+        found = by_hours.in_draws(question, e, speeds, draws.coefficients).loss
         lowest = losses.min(axis=1)
         assert np.sum(found > lowest * (1 + 1e-6)) <= 4 and np.all(found >= lowest * (1 - 1e-6))
         assert found.mean() == pytest.approx(lowest.mean(), rel=5e-5)

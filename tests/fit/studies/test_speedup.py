@@ -9,7 +9,7 @@ import pytest
 
 import fit
 from fit import __main__ as command_line
-from fit.planning.search import by_flops
+from fit.planning.search import best_size
 
 
 def variant(law, times, grows=1.0):
@@ -17,8 +17,8 @@ def variant(law, times, grows=1.0):
     that times `grows` at ten times the compute."""
     flops = np.geomspace(1e20, 1e22, 9)
     m, mu, n, nu, *_ = reduced = law.chinchilla_coefficients_at(1.0)
-    size, tokens = by_flops.compute_optimal(m, mu, n, nu, flops)
-    loss = reduced.loss(*by_flops.compute_optimal(m, mu, n, nu, flops * times * grows ** np.log10(flops / 1e21)))
+    size, tokens = best_size.compute_optimal(m, mu, n, nu, flops)
+    loss = reduced.loss(*best_size.compute_optimal(m, mu, n, nu, flops * times * grows ** np.log10(flops / 1e21)))
     return dict(n_active=size, n_tokens=tokens, n_experts=[1] * 9, loss=loss)
 
 
