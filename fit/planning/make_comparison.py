@@ -45,6 +45,10 @@ def compare(laws: Sequence[Law], options: BudgetOptions) -> Comparison:
     if not plans:
         raise UserError(without_model[0].why)
     counted = agreement.counted(plans)
+    votes_of_laws = votes.together(counted)
+    findings = agreement.findings(plans)
+    if votes_of_laws is not None:
+        findings.append(votes.finding_of(votes_of_laws))
     return Comparison(
         **shared.shape,
         constraints=shared.constraints.to_json(),
@@ -52,8 +56,8 @@ def compare(laws: Sequence[Law], options: BudgetOptions) -> Comparison:
         laws=plans,
         infeasible=without_model,
         agreement=agreement.agreement(counted),
-        votes=votes.together(counted),
-        findings=agreement.findings(plans),
+        votes=votes_of_laws,
+        findings=findings,
         like=reference_model.counts(reference) if reference else None,
         answer_of=compare_answer.verbose if options.verbose else compare_answer.answer,
     )

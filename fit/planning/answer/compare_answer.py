@@ -7,7 +7,6 @@ from fit.messages import lines
 from fit.messages.lines import Line
 from fit.messages.units import amount, say, table
 from fit.planning.answer import reference_lines, speed_lines
-from fit.planning.several_laws import votes
 from fit.planning.several_laws.comparison import AGREE, Comparison, LawPlan
 
 OF_LAW = "{law} E = {n_experts}, {n_active:amount} active{notes}"
@@ -48,10 +47,7 @@ def verbose(result: Comparison) -> Iterator[Line]:
 
 def _answer(result: Comparison) -> Iterator[Line]:
     """The lines on what the laws agree and disagree about, and on each of them."""
-    together = list(result.findings)
-    if result.votes is not None:
-        together.append(votes.finding_of(result.votes))
-    for finding in sorted(together, key=lambda finding: ORDER.index(finding.code)):
+    for finding in sorted(result.findings, key=lambda finding: ORDER.index(finding.code)):
         yield Line("", str(finding))
     yield Line("By law", "; ".join(_of_law(plan) for plan in result.laws))
     for without_model in result.infeasible:
@@ -150,9 +146,8 @@ def _serving(result: Comparison) -> Iterator[Line]:
 
 
 def _together(result: Comparison) -> Iterator[Line]:
-    """Lines on what the laws together say, on the FLOPs of a dense model of equal loss by the law of
-    efficiency leverage, which has no loss, and on how far the plans lie apart."""
-    yield from (Line("", str(finding)) for finding in result.findings)
+    """Lines on the FLOPs of a dense model of equal loss by the law of efficiency leverage, which has no loss, and on
+    how far the plans lie apart."""
     leverages = [(plan.law, plan.leverage) for plan in result.laws if plan.leverage]
     if leverages:
         words = ", ".join(f"x {leverage['leverage']:.3g} ({law})" for law, leverage in leverages)

@@ -113,6 +113,16 @@ def test_without_a_limit_of_memory_the_numbers_compared_set_the_answer():
     assert rows["sparsity-2025"]["not_bounded"] and not rows["joint-moe-2025"]["not_bounded"]
 
 
+@pytest.mark.parametrize("verbose", (False, True))
+def test_what_the_laws_say_is_printed_once_and_in_the_json(verbose):
+    result = fit.compare(flops=1e21, verbose=verbose)
+    printed = " ".join(str(result).split())
+    codes = [found["code"] for found in result.to_dict()["findings"]]
+    assert "laws_vote" in codes and "laws_prefer" in codes
+    for sentence in result.to_dict()["conclusion"]:
+        assert printed.count(sentence) == 1, sentence
+
+
 def run(*arguments):
     return command_line.run(["compare", *arguments])
 
