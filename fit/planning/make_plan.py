@@ -81,11 +81,7 @@ def plan(law: Law, options: PlanOptions) -> Plan:
     solution = _best_solution(law, options)
     given = options.given(PlanOptions)
     given.pop("verbose", None)  # of the text alone
-    like = None
-    if options.reference_model:
-        like = on_reference_model.of_reference_model(
-            options.reference_model, law, options.shape_fields, options.constraints()
-        )
+    like = on_reference_model.of_reference_model(law, options)
     maps = None
     if options.task_map is not None:
         maps = task_maps.load(options.task_map)

@@ -75,7 +75,8 @@ def details(plan: Plan) -> Iterator[Line]:
 def _parts(plan: Plan) -> Iterator[list[Line]]:
     """The parts of the details, some of them empty."""
     if plan.like is not None:
-        yield [*reference_lines.reference_lines(plan.like, plan.like.get("laws", []))]
+        by_law = plan.like.get("laws", [])
+        yield [*reference_lines.reference_lines(plan.like, by_law, plan.like.get("infeasible", []))]
     yield [*_optima(plan)]
     if plan.odds.drawn:
         yield [*_draws(plan.odds)]

@@ -1,17 +1,23 @@
 """The lines on a model to start from, in plans and comparisons of laws."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from fit.aliases import Json
 from fit.fitted_law.law import in_words
 from fit.messages import sentences
 from fit.messages.lines import Line
 from fit.messages.units import say
-from fit.planning.several_laws.comparison import LawPlan
+from fit.planning.several_laws.comparison import LawPlan, NoPlan
 
 
-def reference_lines(reference: Json, plans: list[LawPlan]) -> Iterator[Line]:
-    """The counts of a published model; then a line for each law: its loss, and the model to build instead."""
+def reference_lines(reference: Json, plans: list[LawPlan], without_model: Sequence[NoPlan] = ()) -> Iterator[Line]:
+    """The counts of a published model; then a line for each law: its loss, and the model to build instead.
+
+    Args:
+      reference: The counts.
+      plans: By each law.
+      without_model: Laws without a plan, whose reasons no other line says.
+    """
     counts = say(sentences.KNOWN, **reference, cache=2 * reference["cache_elements_per_token"])
     yield Line(reference["name"], counts)
     yield from (Line("", note) for note in reference["notes"])
@@ -33,3 +39,4 @@ def reference_lines(reference: Json, plans: list[LawPlan]) -> Iterator[Line]:
             verdict=verdict,
             far=far,
         )
+    yield from (Line(law.law, f"no plan: {law.why}") for law in without_model)

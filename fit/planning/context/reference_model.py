@@ -6,7 +6,7 @@ import numpy as np
 
 from fit.aliases import Json
 from fit.fitted_law import law_counts
-from fit.model.architecture import training_flops
+from fit.model.architecture import INFERENCE, TRAINING, training_flops
 from fit.model.reference_model import PublishedModel
 from fit.model.step_counts import KEPT
 from fit.planning.inputs.constraints import Constraints
@@ -23,7 +23,8 @@ class TrainedReference(Record):
       n_tokens: Tokens that the budget trains it on.
       loss: Its predicted loss.
       extrapolation: Values outside what the law was fitted to.
-      flops_share: Share of the FLOPs with which models built like the law's best reach its loss; None where none does.
+      flops_share: Share of its FLOPs with which models built like the law's best reach its loss, on no more text;
+        None where none does within the budget.
     """
 
     n_tokens: float
@@ -71,12 +72,21 @@ def trained_within(reference: PublishedModel, problem: Problem, n_experts: int) 
         return None
     loss = float(law.loss(law.coefficients, columns | dict(n_tokens=n_tokens)))
     counted = law_counts.counted_n_active(law, its_architecture, reference.n_active, reference.shape.d_model)
-    within = Constraints(flops=constraints.flops, inference_tokens=constraints.inference_tokens)
+    # the reference model is under no limit of memory, so neither are the models that reach its loss
+    within = Constraints(
+        flops=constraints.flops,
+        inference_tokens=constraints.inference_tokens,
+        max_tokens=constraints.max_tokens,
+        epochs=constraints.epochs,
+    )
+    its_flops = constraints.flops
+    if n_tokens == constraints.max_tokens_read:  # the text ends before the budget does
+        its_flops = reference.n_active * (TRAINING * n_tokens + INFERENCE * constraints.inference_tokens)
     least = 1e-6 * constraints.flops
     needed = target.least_budget(Problem(law, problem.architecture, within), float(n_experts), loss, least, 1e6)
     return TrainedReference(
         n_tokens=n_tokens,
         loss=loss,
         extrapolation=law.extrapolation(**columns, n_tokens=n_tokens, flops=training_flops(counted, n_tokens)),
-        flops_share=None if needed is None else needed / constraints.flops,
+        flops_share=None if needed is None else needed / its_flops,
     )

@@ -394,10 +394,15 @@ class BudgetOptions(Options):
 
     @property
     def shape_request(self) -> ShapeRequest | None:
-        """The parts of a buildable model's shape and mesh that the user fixes; None for the paper's shapes."""
+        """The parts of a buildable model's shape and mesh that the user fixes; None for the paper's shapes.
+
+        A model to start from fixes the width per block and the share of key-value heads.
+        """
         if self.shape.paper:
             return None
         fixed = {name for name in ("width_per_block", "kv_share") if getattr(self.shape, name) is not None}
+        if self.like is not None:
+            fixed |= {"width_per_block", "kv_share"}
         return ShapeRequest(frozenset(fixed), family=self.like is not None)
 
 
@@ -446,18 +451,12 @@ class PlanOptions(BudgetOptions):
 
     @property
     def shape_request(self) -> ShapeRequest | None:
-        """As BudgetOptions.shape_request, with the mesh.
-
-        A model to start from also fixes the width per block and the share of key-value heads.
-        """
+        """As BudgetOptions.shape_request, with the mesh."""
         request = super().shape_request
         if request is None:
             return None
-        fixed = request.fixed
-        if self.like is not None:
-            fixed |= {"width_per_block", "kv_share"}
         fixed_mesh = MeshRequest(self.mesh.expert, self.mesh.model, self.mesh.remat)
-        return dataclasses.replace(request, fixed=fixed, fixed_mesh=fixed_mesh)
+        return dataclasses.replace(request, fixed_mesh=fixed_mesh)
 
 
 def experts_to_compare(law: Law, experts: tuple[int, ...] | None) -> tuple[int, ...]:

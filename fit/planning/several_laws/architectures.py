@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from fit.aliases import Json
 from fit.fitted_law.law import Law
 from fit.model.architecture import Architecture
+from fit.model.reference_model import PublishedModel
 
 GRANULARITIES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 32)
 MOST_SHARED = 64  # numbers of shared experts that are tried
@@ -20,18 +21,28 @@ def granularities(law: Law) -> Sequence[int]:
     return [k for k in GRANULARITIES if all(k <= law.ranges.get(name, (1, k))[1] for name in columns)]
 
 
-def to_try(law: Law, shape: Json, used: Sequence[float] | None) -> list[Architecture]:
+def to_try(
+    law: Law, shape: Json, used: Sequence[float] | None, reference: PublishedModel | None = None
+) -> list[Architecture]:
     """The architectures that the law can tell apart.
 
-    With a law that reads neither sparsity nor top_k, a token uses one expert's width. With a law whose runs were not
-    built like the paper's, they are built like those runs.
+    With a law that reads neither sparsity nor top_k, a token uses one expert's width. Models are built like the model
+    to start from, else like the law's runs where these were not built like the paper's.
+
+    Args:
+      law: The law.
+      shape: {field of Architecture: value} that all of them have.
+      used: Widths of experts that a token may use; None takes the architecture's own.
+      reference: The model to start from.
     """
-    of_runs = law.shaped(shape["vocab_size"], shape["width_per_block"])
-    if of_runs.counts_routed_experts:
-        of_runs = dataclasses.replace(of_runs, **shape)
-        widths = used if used and law.reads_active_width else [of_runs.active_width]
-        narrow = [max(of_runs.shared + 1, round(u * of_runs.granularity)) for u in widths]
-        return [dataclasses.replace(of_runs, active_width=n / of_runs.granularity) for n in dict.fromkeys(narrow)]
+    given = law.shaped(shape["vocab_size"], shape["width_per_block"])
+    if reference is not None:
+        given = reference.architecture(counts_routed_experts=bool(law.models.architecture))
+    if reference is not None or given.counts_routed_experts:
+        given = dataclasses.replace(given, **shape)
+        widths = used if used and law.reads_active_width else [given.active_width]
+        narrow = [max(given.shared + 1, round(u * given.granularity)) for u in widths]
+        return [dataclasses.replace(given, active_width=n / given.granularity) for n in dict.fromkeys(narrow)]
     most_shared = 0
     if "shared_share" in law.form.columns:
         most_shared = law.ranges.get("shared_share", (0, 1))[1]

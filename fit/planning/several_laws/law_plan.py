@@ -7,8 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from fit.aliases import Array, Floats, Json
-from fit.fitted_law import law_counts
+from fit.errors import UserError
+from fit.fitted_law import law_counts, repeated
 from fit.fitted_law.law import Law, load
+from fit.fitted_law.repeated import Repeated
 from fit.model.architecture import Architecture
 from fit.model.reference_model import PublishedModel
 from fit.planning.chosen import optimum
@@ -16,7 +18,7 @@ from fit.planning.chosen.optimum import Optimum
 from fit.planning.context import other_budget, reasons_to_doubt, reference_model
 from fit.planning.context.other_budget import OtherBudget
 from fit.planning.inputs.constraints import Constraints
-from fit.planning.inputs.problem import Problem
+from fit.planning.inputs.problem import AS_GOOD, Problem
 from fit.planning.search import by_hours, infeasible, solver, target
 from fit.planning.search.best_models import MODEL_COLUMNS, BestModels
 from fit.planning.several_laws import architectures, leverage, votes
@@ -33,7 +35,7 @@ class SharedProblem:
       constraints: The budget and the limits.
       experts: Numbers of experts to choose from; None takes each law's own.
       used: Widths of experts that a token may use, for laws that read it; None takes each law's own.
-      reference: A model to set beside each law's best.
+      reference: A model to start from: models are built like it, and it is set beside each law's best.
       has_modelled_speeds: Whether each model has its own speed on the chips.
       speeds: Path of a table of the user's speeds, or None.
     """
@@ -48,7 +50,16 @@ class SharedProblem:
 
 
 def plan_by_law(law: Law, shared: SharedProblem) -> LawPlan | NoPlan:
-    """The law's best architecture, its best dense one, and the reference model beside them."""
+    """The law's best architecture, its best dense one, and the reference model beside them.
+
+    Where text is read several times, they are by the law's law of repeated text, as in a plan.
+    """
+    unique_tokens = shared.constraints.max_tokens
+    if shared.constraints.epochs is not None and unique_tokens is not None:
+        try:
+            law = repeated.of_law(law, float(np.asarray(unique_tokens)))
+        except UserError as error:  # the law does not say what repeated text is worth
+            return NoPlan(law=law.name, why=error.sentence)
     experts = shared.experts
     if (
         experts is not None
@@ -60,7 +71,7 @@ def plan_by_law(law: Law, shared: SharedProblem) -> LawPlan | NoPlan:
     if experts is None or law.has_fixed_n_experts or not law.reads_n_experts:
         experts = law.experts
     numbers = np.array(experts, float)
-    tried = architectures.to_try(law, shared.shape, shared.used)
+    tried = architectures.to_try(law, shared.shape, shared.used, shared.reference)
     best = _best(_problem(law, shared, tried[0]), tried, numbers)
     problem = best.problem
     if best.solved is None:
@@ -155,7 +166,8 @@ class _Best:
 
 def _problem(law: Law, shared: SharedProblem, architecture: Architecture) -> Problem:
     """The problem of one law."""
-    problem = Problem(law, architecture, shared.constraints)
+    plateau_tolerance = AS_GOOD if isinstance(law, Repeated) else 0.0
+    problem = Problem(law, architecture, shared.constraints, plateau_tolerance=plateau_tolerance)
     if shared.has_modelled_speeds:
         return calibration.at_modelled_speeds(problem, shared.speeds)
     return problem
@@ -194,7 +206,7 @@ def _dense(problem: Problem, shared: SharedProblem, loss: float) -> DensePlan | 
     if not law.holds_for_dense:
         return None
     dense_law = load(law.dense) if law.published and law.dense else law
-    tried = architectures.to_try(dense_law, shared.shape, None)
+    tried = architectures.to_try(dense_law, shared.shape, None, shared.reference)
     best = _best(dataclasses.replace(problem, law=dense_law, loss_cutoff=math.inf), tried, np.array([1.0]))
     if best.solved is None:
         return None
