@@ -96,15 +96,16 @@ def _details(result: Comparison) -> Iterator[list[Line]]:
 
 def _law_row(plan: LawPlan, wide: int) -> Json:
     """The columns of a law's line in a comparison. wide: width of the column of laws."""
+    is_mixture = plan.n_experts > 1
     below = None
     ratio = ""
-    if plan.n_experts > 1 and plan.dense:
+    if is_mixture and plan.dense:
         below = plan.dense.loss_saved_share
         if plan.dense.explicit:  # there is a budget
             ratio = f"x {plan.dense.ratio:.3g}" if plan.dense.ratio else "never"
     columns = dict(
-        granularity=plan.granularity if plan.granularity > 1 else None,
-        shared=plan.shared or None,
+        granularity=plan.granularity if is_mixture and plan.granularity > 1 else None,
+        shared=plan.shared if is_mixture and plan.shared else None,
         below=below,
         ratio=ratio,
         wide=wide,
