@@ -33,7 +33,7 @@ CLASSES = (
     "fit.planning.chosen.optimum.Optimum",
     "fit.planning.chosen.buildable.Buildable",
     "fit.planning.several_laws.comparison.Comparison",
-    "fit.planning.several_laws.comparison.LawAnswer",
+    "fit.planning.several_laws.comparison.LawPlan",
     "fit.studies.speedup.speedup.Speedup",
     "fit.fitted_law.forecast.Forecast",
     "fit.studies.next_runs.suggest.NextRuns",

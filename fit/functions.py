@@ -183,9 +183,10 @@ def compare(laws: "Sequence[Law | str | os.PathLike] | None" = None, *, options:
       UserError: No law has a feasible model, or a law cannot be planned with.
     """
     from fit.fitted_law import law as law_module
-    from fit.planning.several_laws import compare as comparison
+    from fit.planning import make_comparison
+    from fit.planning.several_laws.comparison import LAWS
 
-    return comparison.compare([law_module.load(each, "laws") for each in laws or comparison.LAWS], options)
+    return make_comparison.compare([law_module.load(each, "laws") for each in laws or LAWS], options)
 
 
 @takes_options

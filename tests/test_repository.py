@@ -214,6 +214,18 @@ def test_folders_of_fit_import_only_folders_above_them_in_the_list():
             assert folders.index(other.split(".")[1]) <= folders.index(module.partition(".")[0]), (module, other)
 
 
+def test_folders_of_planning_import_only_folders_above_them_in_the_list():
+    """The list is the docstring of fit/planning/__init__.py; make_plan.py and the like import any of them."""
+    order = re.findall(r"^(\w+)(?:/|\.py)  ", text("fit/planning/__init__.py"), re.MULTILINE)
+    assert len(order) > 8
+    graph = {module: others for module, others in imports("fit").items() if module.startswith("fit.planning.")}
+    for module, others in graph.items():
+        folder = module.split(".")[2]
+        for other in graph.keys() & others:
+            if folder in order:
+                assert other.split(".")[2] in order[: order.index(folder) + 1], (module, other)
+
+
 def test_files_of_tests_that_are_named_somewhere_exist():
     pages = [*ROOT.glob("*.md"), ROOT / "Makefile", *(ROOT / ".ci").iterdir(), *(ROOT / "tests").rglob("*.py")]
     pages += [page for folder in ("docs", "benchmarks") for page in (ROOT / folder).rglob("*.md")]

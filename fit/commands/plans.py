@@ -6,10 +6,10 @@ from fit import options
 from fit.commands import flags
 from fit.errors import UserError
 from fit.fitted_law.law import load
-from fit.planning import make_plan
+from fit.planning import make_comparison, make_plan
 from fit.planning.emit import plan_config
 from fit.planning.inputs.options import BudgetOptions, PlanOptions
-from fit.planning.several_laws import compare
+from fit.planning.several_laws.comparison import LAWS
 from fit.render import figures
 from fit.studies.architecture_search import holistic_runs
 from fit.studies.architecture_search.search import HolisticOptions, search
@@ -87,12 +87,12 @@ class CompareCommand(BudgetOptions, flags.JsonOutput):
     python -m fit compare --flops=1e22 --memory_gb=80 --laws=joint-moe-2025,law.json --json
     """
 
-    laws: tuple[str, ...] = options.words("Laws to compare: names of published laws, or law.json files.", compare.LAWS)
+    laws: tuple[str, ...] = options.words("Laws to compare: names of published laws, or law.json files.", LAWS)
 
     def run(self) -> None:
         if not self.laws or not all(self.laws):
             raise UserError(f"--laws={','.join(self.laws)}: expected laws separated by commas")
-        self.show(compare.compare([load(law, "laws") for law in self.laws], self))
+        self.show(make_comparison.compare([load(law, "laws") for law in self.laws], self))
 
 
 @dataclasses.dataclass(kw_only=True)

@@ -1,6 +1,7 @@
-"""The best model under constraints: make_problem.py, from options to a problem; make_plan.py, from that to a plan.
+"""The best model under constraints: make_problem.py, from options to a problem; make_plan.py, from that to a plan;
+make_comparison.py, from laws and a budget to their plans beside each other.
 
-Both go through these folders, from the top down. Commands call them, then emit/.
+They go through these folders, from the top down. Commands call them, then emit/.
 
 inputs/          the problem: law, budget, limits, numbers of experts, chips, and the grid to choose from
 recipe/          how a model is trained: that of the law's runs, or of published models
@@ -8,9 +9,10 @@ space/           the models of that grid, and how fast chips train them in their
 search/          the best size and tokens with each number of experts, as arrays: by FLOPs or by hours
 chosen/          the best models as records, with speed and cost, and the model to build
 uncertainty/     joint draws of law and speeds, and how often each number of experts is the best in them
-context/         the same under the other budget, dense, or on fresh text; what to know before trusting it
+context/         the same under the other budget, dense, or on fresh text; a model to start from; what to know before
+                 trusting it
+several_laws/    the plans of several laws for one budget, and what the laws together say
 plan.py          the record of a whole plan, of which each folder makes its own parts
-answer/          a plan in ten lines, and its tables
+answer/          a plan in ten lines, a comparison of laws, and their tables
 emit/            a plan as a training config
-several_laws/    fit compare: several laws on one budget
 """

@@ -21,14 +21,14 @@ from fit.planning.chosen import buildable, cost, optimum
 from fit.planning.chosen.buildable import Buildable
 from fit.planning.chosen.chips_used import ChipsUsed
 from fit.planning.chosen.optimum import Infeasible, Optimum
-from fit.planning.context import dense_models, expected_tasks, other_budget, plan_findings, repeats
+from fit.planning.context import dense_models, expected_tasks, other_budget, plan_findings, reasons_to_doubt, repeats
 from fit.planning.inputs.options import PlanOptions
 from fit.planning.inputs.problem import Problem
 from fit.planning.plan import Plan
 from fit.planning.recipe import which_recipe
 from fit.planning.search import solver, target
 from fit.planning.search.target import Target
-from fit.planning.several_laws import compare
+from fit.planning.several_laws import on_reference_model
 from fit.planning.uncertainty import odds
 from fit.planning.uncertainty.odds import Ranking
 from fit.task_maps import maps as task_maps
@@ -81,9 +81,7 @@ def plan(law: Law, options: PlanOptions) -> Plan:
     solution = _best_solution(law, options)
     given = options.given(PlanOptions)
     given.pop("verbose", None)  # of the text alone
-    like = None
-    if options.reference_model:
-        like = compare.of_reference_model(options.reference_model, law, options.shape_fields, options.constraints())
+    like = on_reference_model.of_reference_model(law, options)
     maps = None
     if options.task_map is not None:
         maps = task_maps.load(options.task_map)
@@ -242,7 +240,7 @@ def _plan_of(
         base_config=base_config,
         overrides=overrides,
         extrapolation=best.extrapolation,
-        best_at_edge=plan_findings.is_best_at_edge(law, problem.experts, best.n_experts),
+        best_at_edge=reasons_to_doubt.is_best_at_edge(law, problem.experts, best.n_experts),
         findings=findings,
         target=solution.reached,
         repeats=repeats.repeats_of(problem, optima, best),

@@ -16,16 +16,14 @@ from fit.fitted_law.law import Law, in_words, load
 from fit.messages import lines, units
 from fit.model.architecture import TRAINING
 from fit.model.chips import CHIPS
-from fit.planning import make_plan
-from fit.planning.answer import plan_answer
+from fit.planning import make_comparison, make_plan
+from fit.planning.answer import plan_answer, speed_lines
 from fit.planning.chosen.cost import Cost
-from fit.planning.context import speed_lines
 from fit.planning.inputs.options import PlanOptions
 from fit.planning.inputs.problem import Problem
 from fit.planning.inputs.training_chips import MFU, SECONDS_PER_HOUR
 from fit.planning.plan import Plan
-from fit.planning.several_laws import compare
-from fit.planning.several_laws.comparison import Comparison, LawAnswer
+from fit.planning.several_laws.comparison import Comparison, LawPlan
 from fit.render import elements, figures
 from fit.render.opening import Opening
 from fit.render.report_options import ReportOptions, budget_options, shape_of_law
@@ -191,30 +189,30 @@ def _other_laws(law: Law, others: list[Law], options: PlanOptions, plan: Plan) -
         added = "--shape=" + ",".join(f"{name}:{value}" for name, value in shape.items())
         yield f"<p>All build models like {elements.text(law.name)}: fit compare with {added}.</p>"
     try:
-        comparison = compare.compare(laws, budget_options(options, law, flops))
+        comparison = make_comparison.compare(laws, budget_options(options, law, flops))
     except UserError as e:
         yield f"<p>{elements.text(e)}</p>"
         return
     yield f"<ul>{elements.items(comparison.conclusion)}</ul>"
-    yield elements.table([_law_row(answer) for answer in comparison.laws])
+    yield elements.table([_law_row(plan) for plan in comparison.laws])
     if comparison.infeasible:
-        yield f"<ul>{elements.items(f'{answer.law}: {answer.why}' for answer in comparison.infeasible)}</ul>"
+        yield f"<ul>{elements.items(f'{law.law}: {law.why}' for law in comparison.infeasible)}</ul>"
     yield f'<p class="soft">{elements.text(comparison.about)}</p>'
     yield _agreement(comparison)
 
 
-def _law_row(answer: LawAnswer) -> Json:
-    """A law's answer as a row."""
-    dense = answer.dense
-    is_mixture = answer.n_experts > 1
-    row: Json = dict(law=answer.law, n_experts=answer.n_experts, n_active=answer.n_active, n_total=answer.n_total)
-    row["n_tokens"] = answer.n_tokens
+def _law_row(plan: LawPlan) -> Json:
+    """A law's plan as a row."""
+    dense = plan.dense
+    is_mixture = plan.n_experts > 1
+    row: Json = dict(law=plan.law, n_experts=plan.n_experts, n_active=plan.n_active, n_total=plan.n_total)
+    row["n_tokens"] = plan.n_tokens
     row["below dense"] = f"{dense.loss_saved_share:.1%}" if dense and is_mixture else None
     ratio = None
     if dense and is_mixture and dense.explicit:
         ratio = f"x {dense.ratio:.3g}" if dense.ratio else "never"
-    row["dense hours" if answer.speed else "dense FLOPs"] = ratio
-    row["outside its data"] = in_words(answer.extrapolation) or None
+    row["dense hours" if plan.speed else "dense FLOPs"] = ratio
+    row["outside its data"] = in_words(plan.extrapolation) or None
     return row
 
 

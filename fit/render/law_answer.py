@@ -8,7 +8,7 @@ from fit.fitted_law.tuning import Tuning
 from fit.messages.lines import Line
 from fit.messages.units import amount, say
 from fit.planning.answer import odds_line
-from fit.planning.context import plan_findings
+from fit.planning.context import reasons_to_doubt
 from fit.planning.uncertainty import odds
 from fit.planning.uncertainty.odds import Odds
 from fit.planning.uncertainty.odds_of_law import NoOdds
@@ -112,7 +112,7 @@ def _best_number(law: Law, of_experts: Odds) -> str:
     if of_experts.close_call:
         others = [n_experts for n_experts in of_experts.close_call if n_experts != best]
         tied = say(TIED, others=" and ".join(map(str, others)), tie=odds.CLOSE, budget=odds.CLOSE_BUDGET)
-    if plan_findings.is_best_at_edge(law, law.experts, best):
+    if reasons_to_doubt.is_best_at_edge(law, law.experts, best):
         tied += say(AT_EDGE, which="more" if best > 1 else "fewer")
     return say(BEST, best=best, flops=law.ranges["training_flops"][1], tied=tied)
 

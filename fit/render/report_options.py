@@ -13,7 +13,7 @@ from fit.fitted_law.law import Law
 from fit.model.architecture import PAPER
 from fit.options import Options, flag_of, or_path, switch, unchecked, words
 from fit.planning.inputs.options import BudgetOptions, PlanOptions
-from fit.planning.several_laws import compare
+from fit.planning.several_laws.comparison import LAWS
 from fit.results import JSON_VERSION
 
 FLAGS = {flag_of(field.name): field.name for field in dataclasses.fields(PlanOptions)}
@@ -30,7 +30,7 @@ class ReportOptions(Options):
         )
     )
     laws: tuple[str, ...] = words(
-        "Laws to compare with --law in --plan's budget: names of published laws, or law.json files.", compare.LAWS
+        "Laws to compare with --law in --plan's budget: names of published laws, or law.json files.", LAWS
     )
     verbose: bool = switch("With --plan: also its tables, costs and all warnings, as fit plan prints them.")
 

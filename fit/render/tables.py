@@ -17,7 +17,7 @@ from fit.form import Reduced
 from fit.laws import FORMS, PRESETS
 from fit.messages import units
 from fit.model.architecture import Architecture
-from fit.planning.context import plan_findings
+from fit.planning.context import reasons_to_doubt
 from fit.planning.inputs.constraints import Constraints
 from fit.planning.inputs.problem import Problem
 from fit.planning.search import solver, unconstrained
@@ -109,7 +109,7 @@ def table_2(
             optima = solver.best_of_each_number(problem)
             best = int(np.nanargmin(optima.loss))
             row = dict(flops=flops, memory_gb=memory) | optima.row(best)
-            row["best_at_edge"] = plan_findings.is_at_edge(experts, experts[best])
+            row["best_at_edge"] = reasons_to_doubt.is_at_edge(experts, experts[best])
             row |= _wins(problem, row["n_experts"])
             if printed is not None:
                 cell = printed[i][j]

@@ -12,10 +12,9 @@ from fit.messages.catalogue import URGENT
 from fit.messages.lines import Line
 from fit.messages.units import counted, say
 from fit.model.chips import CHIPS
-from fit.planning.answer import odds_line, plan_details, price_line, recipe_lines, task_lines
+from fit.planning.answer import odds_line, plan_details, price_line, recipe_lines, speed_lines, task_lines
 from fit.planning.chosen.buildable import Buildable
 from fit.planning.chosen.optimum import Optimum
-from fit.planning.context import speed_lines
 from fit.planning.plan import Plan
 from fit.planning.space.model_grid import nearest_experts
 
@@ -115,9 +114,9 @@ def _kind(model: Optimum | Buildable) -> str:
 def _reference_model(plan: Plan) -> Iterator[Line]:
     """The line of the planning law on the model to start from."""
     assert plan.like is not None
-    for answer in plan.like.get("laws", []):
-        like = answer.like
-        if answer.law != plan.law or like is None:
+    for by_law in plan.like.get("laws", []):
+        like = by_law.like
+        if by_law.law != plan.law or like is None:
             continue
         stands = "nothing reaches its loss with fewer FLOPs"
         if like.flops_share is not None and like.flops_share < 1:

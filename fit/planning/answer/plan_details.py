@@ -7,13 +7,11 @@ from fit.fitted_law.published_draws import drawing_in_words
 from fit.messages import lines
 from fit.messages.lines import Line
 from fit.messages.units import amount, duration, say, table
-from fit.planning.answer import cost_tables, task_lines
+from fit.planning.answer import cost_tables, reference_lines, speed_lines, task_lines
 from fit.planning.chosen.buildable import Buildable
-from fit.planning.context import speed_lines
 from fit.planning.context.dense_models import DenseComparison, RuleOfThumb
 from fit.planning.plan import Plan
 from fit.planning.search.target import TargetRow
-from fit.planning.several_laws import compare_answer
 from fit.planning.uncertainty.odds import Odds
 
 OPTIMA = (
@@ -77,7 +75,8 @@ def details(plan: Plan) -> Iterator[Line]:
 def _parts(plan: Plan) -> Iterator[list[Line]]:
     """The parts of the details, some of them empty."""
     if plan.like is not None:
-        yield [*compare_answer.reference_model(plan.like, plan.like.get("laws", []))]
+        by_law = plan.like.get("laws", [])
+        yield [*reference_lines.reference_lines(plan.like, by_law, plan.like.get("infeasible", []))]
     yield [*_optima(plan)]
     if plan.odds.drawn:
         yield [*_draws(plan.odds)]

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fit.aliases import Floats
 from fit.fitted_law import models
 from fit.fitted_law.law import Law, warning_of
 from fit.messages import sentences
@@ -13,7 +12,8 @@ from fit.messages.finding import Finding, finding
 from fit.model.architecture import PAPER, WHOLE_EXPERTS, Architecture
 from fit.planning.chosen.buildable import Buildable
 from fit.planning.chosen.optimum import Optimum
-from fit.planning.inputs.problem import BAND, Problem
+from fit.planning.context import reasons_to_doubt
+from fit.planning.inputs.problem import Problem
 from fit.planning.inputs.requests import MeshRequest
 from fit.planning.search import solver
 from fit.planning.space import fewest_chips
@@ -22,7 +22,6 @@ from fit.table.runs import unlikely
 
 FORMS_APART = 1.25  # factor between both forms' median sizes from which they disagree
 LOSSES_APART = 0.01  # difference of their median ln losses from which they disagree
-MOSTLY = 0.5  # share of the active parameters in embedding and head from which a plan says so
 
 
 def of_best(problem: Problem, best: Optimum) -> Iterator[Finding]:
@@ -40,20 +39,15 @@ def of_best(problem: Problem, best: Optimum) -> Iterator[Finding]:
     odd = unlikely(best)
     if odd:
         yield odd
-    share = embedding_share(architecture, best.d_model, best.n_active)
-    if share > MOSTLY:
+    share = reasons_to_doubt.embedding_share(architecture, best.d_model, best.n_active)
+    if share > reasons_to_doubt.MOSTLY:
         yield finding("mostly_embedding", share=share, vocab_size=architecture.vocab_size)
     e = best.n_experts
-    if is_best_at_edge(law, problem.experts, e):
+    if reasons_to_doubt.is_best_at_edge(law, problem.experts, e):
         is_largest = e == max(problem.experts)
         yield finding("at_edge", n_experts=e, which="largest" if is_largest else "smallest")
-        if is_largest and not_bounded(problem.at(e)):
+        if is_largest and reasons_to_doubt.not_bounded(problem.at(e)):
             yield finding("not_bounded")
-
-
-def embedding_share(architecture: Architecture, d_model: float, n_active: float) -> float:
-    """Share of a model's active parameters that are in embedding and head."""
-    return architecture.embedding_and_head_rows * d_model / n_active
 
 
 def of_draws(odds: Odds, n_experts: int) -> Iterator[Finding]:
@@ -187,28 +181,3 @@ def assumed(law: Law, architecture: Architecture) -> Iterator[Finding]:
         values = ", ".join(f"{name} {architecture.structure(2)[name]:g}" for name in whole)
         yield finding("whole_experts", form=law.form.name, columns=" and ".join(whole), values=values)
     yield from models.of_architecture(law.models)
-
-
-def is_best_at_edge(law: Law, experts: Floats, n_experts: float) -> bool:
-    """As is_at_edge, for a law that reads the number of experts; False for others."""
-    return law.reads_n_experts and is_at_edge(experts, n_experts)
-
-
-def is_at_edge(experts: Floats, n_experts: float) -> bool:
-    """Whether a number is the largest or the smallest of several numbers of experts, and others may lie beyond it."""
-    return bool(len(experts) > 1 and (n_experts == max(experts) or n_experts == min(experts) > 1))
-
-
-def not_bounded(problem: Problem) -> bool:
-    """Whether, without a limit on memory, the loss still falls at numbers of experts far beyond any that can be built.
-
-    A requirement of serving is such a limit. False for laws with a closed form, and under a budget of hours: such
-    models are not timed.
-    """
-    constraints = problem.constraints
-    if problem.law.reduces_to_chinchilla or problem.law.has_fixed_n_experts or problem.is_by_hours:
-        return False
-    if constraints.memory_bytes is not None or constraints.serving is not None or not constraints.has_budget:
-        return False
-    many, more = solver.best_models(problem.within(chips=None), np.array([1e6, 1e7])).loss
-    return bool(more < many * (1 - BAND))

@@ -393,10 +393,15 @@ class BudgetOptions(Options):
 
     @property
     def shape_request(self) -> ShapeRequest:
-        """The parts of a buildable model's shape and mesh that the user fixes."""
+        """The parts of a buildable model's shape and mesh that the user fixes.
+
+        A model to start from fixes the width per block and the share of key-value heads.
+        """
         if self.shape.paper:
             return PAPER_SHAPE
         fixed = {name for name in ("width_per_block", "kv_share") if getattr(self.shape, name) is not None}
+        if self.like is not None:
+            fixed |= {"width_per_block", "kv_share"}
         return ShapeRequest(frozenset(fixed), family=self.like is not None)
 
 
@@ -445,15 +450,8 @@ class PlanOptions(BudgetOptions):
 
     @property
     def shape_request(self) -> ShapeRequest:
-        """As BudgetOptions.shape_request, with the mesh.
-
-        A model to start from also fixes the width per block and the share of key-value heads.
-        """
-        request = super().shape_request
-        fixed = request.fixed
-        if self.like is not None and not request.is_paper:
-            fixed |= {"width_per_block", "kv_share"}
-        return dataclasses.replace(request, fixed=fixed, fixed_mesh=self._fixed_mesh)
+        """As BudgetOptions.shape_request, with the mesh."""
+        return dataclasses.replace(super().shape_request, fixed_mesh=self._fixed_mesh)
 
 
 def experts_to_compare(law: Law, experts: tuple[int, ...] | None) -> tuple[int, ...]:

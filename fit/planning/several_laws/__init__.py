@@ -1,7 +1,8 @@
-"""Several laws on one budget.
+"""The plans of several laws for one budget.
 
-compare.py          all of it, for fit compare; comparison.py, its records
-votes.py            what laws vote for with their draws; agreement.py, how far they lie apart
-leverage.py         the efficiency leverage of a mixture
-compare_answer.py   the comparison in a few lines, and its tables
+law_plan.py             the plan of one law: its best model and its best dense one; architectures.py, its choice
+comparison.py           records of the plans and of what the laws together say
+votes.py                what laws vote for with their draws; agreement.py, how far their plans lie apart
+leverage.py             the efficiency leverage of a mixture
+on_reference_model.py   plans instead of a model to start from
 """

@@ -1,4 +1,4 @@
-"""The parts of a comparison of laws: rows and others as frozen dataclasses.
+"""The parts of a comparison of laws: their plans and others as frozen dataclasses.
 
 Fields stand in the order of the JSON that `fit compare --json` prints.
 """
@@ -12,15 +12,22 @@ from fit.fitted_law.law import in_words
 from fit.messages.finding import Finding, finding
 from fit.planning.chosen.cost import Serving
 from fit.planning.chosen.modelled_speed import Speed
-from fit.planning.context import plan_findings
+from fit.planning.context import reasons_to_doubt
 from fit.planning.context.other_budget import OtherBudget
+from fit.planning.context.reference_model import TrainedReference
 from fit.results import Record, Result, optional
 
-AGREE = 2.0  # answers of several laws within this factor agree
+AGREE = 2.0  # plans of several laws within this factor agree
+LAWS = ("joint-moe-2025", "sparsity-2025", "fine-grained-2024", "comprehensive-2025", "chinchilla-refit-2024")
+ABOUT = (
+    "Losses are not set against each other: every law has its own text and tokenizer. Each law's best is measured "
+    "against the best dense model by the same law under the same limits. Counts are with embedding and head, training "
+    "FLOPs are 6 n_active n_tokens, for all of them."
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DenseAnswer(Record):
+class DensePlan(Record):
     """A law's best dense model, in a comparison of laws.
 
     Attributes:
@@ -43,23 +50,6 @@ class DenseAnswer(Record):
     def ratio(self) -> float | None:
         """FLOPs, or hours where these are the budget."""
         return self.hours_ratio if "hours_ratio" in self.explicit else self.flops_ratio
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ReferenceAnswer(Record):
-    """A reference model under the same budget, by a law.
-
-    Attributes:
-      n_tokens: Tokens that the budget trains it on.
-      loss: Its predicted loss.
-      extrapolation: Values outside what the law was fitted to.
-      flops_share: Share of the FLOPs with which models built like the law's best reach its loss; None where none does.
-    """
-
-    n_tokens: float
-    loss: float
-    extrapolation: list[Json]
-    flops_share: float | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -124,8 +114,8 @@ class Votes(Record):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LawAnswer(Record):
-    """The answer of one law to a budget: its best model, and its best dense model.
+class LawPlan(Record):
+    """The plan of one law for a budget: its best model, and its best dense model.
 
     Attributes:
       source, note: Where a published law comes from; None for others.
@@ -174,11 +164,11 @@ class LawAnswer(Record):
     embedding_share: float
     not_read: Json
     leverage: Json | None
-    dense: DenseAnswer | None
+    dense: DensePlan | None
     speed: Speed | None = optional()
     clock: OtherBudget | None = optional()
     serving: Serving | None = optional()
-    like: ReferenceAnswer | None = optional()
+    like: TrainedReference | None = optional()
     votes: VotesOfLaw | None = optional()
 
     @functools.cached_property
@@ -193,36 +183,36 @@ class LawAnswer(Record):
         return names
 
 
-def _findings(answer: LawAnswer) -> Iterator[Finding]:
-    """The findings on a law's answer."""
-    if answer.extrapolation:
-        factor = max(outside["factor"] for outside in answer.extrapolation)
-        yield finding("law_outside", outside=in_words(answer.extrapolation), factor=factor)
-    if answer.embedding_share > plan_findings.MOSTLY:
-        yield finding("law_mostly_embedding", share=answer.embedding_share)
-    if answer.at_edge:
-        which = "more" if answer.n_experts > 1 else "fewer"
-        yield finding("law_at_edge", n_experts=answer.n_experts, which=which)
-    if answer.not_bounded:
+def _findings(plan: LawPlan) -> Iterator[Finding]:
+    """The findings on a law's plan."""
+    if plan.extrapolation:
+        factor = max(outside["factor"] for outside in plan.extrapolation)
+        yield finding("law_outside", outside=in_words(plan.extrapolation), factor=factor)
+    if plan.embedding_share > reasons_to_doubt.MOSTLY:
+        yield finding("law_mostly_embedding", share=plan.embedding_share)
+    if plan.at_edge:
+        which = "more" if plan.n_experts > 1 else "fewer"
+        yield finding("law_at_edge", n_experts=plan.n_experts, which=which)
+    if plan.not_bounded:
         yield finding("not_bounded")
-    if answer.active_width != 1 and answer.n_experts > 1:
-        yield finding("law_width", active_width=answer.active_width, n_experts=answer.n_experts)
-    if answer.not_read:
-        flags = ", ".join(f"--shape={name}:{value}" for name, value in answer.not_read.items())
+    if plan.active_width != 1 and plan.n_experts > 1:
+        yield finding("law_width", active_width=plan.active_width, n_experts=plan.n_experts)
+    if plan.not_read:
+        flags = ", ".join(f"--shape={name}:{value}" for name, value in plan.not_read.items())
         subject = "it is"
-        if "used" in answer.not_read:
-            subject = f"asked of {answer.active_width:g} experts' width a token, and"
-        yield finding("law_not_read", flags=flags, form=answer.form, subject=subject)
-    if answer.finest:
-        yield finding("law_finest", granularity=answer.granularity)
-    if answer.note:
-        yield finding("law_note", sentence=answer.note)
-    if answer.dense and answer.dense.law != answer.law:
-        yield finding("law_dense", law=answer.dense.law)
+        if "used" in plan.not_read:
+            subject = f"asked of {plan.active_width:g} experts' width a token, and"
+        yield finding("law_not_read", flags=flags, form=plan.form, subject=subject)
+    if plan.finest:
+        yield finding("law_finest", granularity=plan.granularity)
+    if plan.note:
+        yield finding("law_note", sentence=plan.note)
+    if plan.dense and plan.dense.law != plan.law:
+        yield finding("law_dense", law=plan.dense.law)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class NoAnswer(Record):
+class NoPlan(Record):
     """A law with which no model is feasible, and why."""
 
     law: str
@@ -231,16 +221,16 @@ class NoAnswer(Record):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Agreement(Record):
-    """How far the answers of several laws lie apart in one column.
+    """How far the plans of several laws lie apart in one column.
 
     Attributes:
       of: "best" for the best models of the laws of mixtures, "dense" for every law's best dense model.
       column: The column.
-      low, high: The least and the largest answer.
+      low, high: The least and the largest value.
       low_law, high_law: The laws that give them.
       factor: high over low.
       agree: Whether the factor is at most 2.
-      limit: What fixes all these answers, so that they show no agreement: "memory", "experts" (those compared) or None.
+      limit: What fixes all these values, so that they show no agreement: "memory", "experts" (those compared) or None.
     """
 
     of: str
@@ -256,15 +246,15 @@ class Agreement(Record):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class Comparison(Result):
-    """The answers of several laws to one budget, each against its own best dense model.
+    """The plans of several laws for one budget, each against its own best dense model.
 
     Attributes:
       vocab_size, width_per_block, kv_share, n_dense, granularity, shared: Of the models, as far as they are given.
       constraints: {name: value} of the limits.
       about: What is compared, in a sentence.
-      laws: The answer of each law.
+      laws: The plan of each law.
       infeasible: Laws with which no model is feasible.
-      agreement: How far the answers lie apart.
+      agreement: How far the plans lie apart.
       votes: What the laws together vote for; None where fewer than two choose a number of experts.
       findings: What the laws together say; `conclusion` in sentences.
       like: Counts of the model to start from.
@@ -278,8 +268,8 @@ class Comparison(Result):
     shared: int | None = optional()
     constraints: Json
     about: str
-    laws: list[LawAnswer]
-    infeasible: list[NoAnswer]
+    laws: list[LawPlan]
+    infeasible: list[NoPlan]
     agreement: list[Agreement]
     votes: Votes | None = optional()
     findings: list[Finding]
@@ -298,4 +288,4 @@ class Comparison(Result):
 
     def rows(self) -> list[Json]:
         """One row for each law."""
-        return [answer.to_dict() for answer in self.laws]
+        return [plan.to_dict() for plan in self.laws]

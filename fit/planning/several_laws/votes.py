@@ -13,7 +13,7 @@ from fit.messages import sentences
 from fit.messages.finding import Finding, finding
 from fit.messages.units import say
 from fit.planning.inputs.problem import Problem
-from fit.planning.several_laws.comparison import LawAnswer, Spread, Vote, Votes, VotesOfLaw
+from fit.planning.several_laws.comparison import LawPlan, Spread, Vote, Votes, VotesOfLaw
 from fit.planning.uncertainty import joint_draws
 
 SAID = 3  # numbers of experts that the sentence names
@@ -44,9 +44,9 @@ def of_law(problem: Problem, experts: Floats) -> VotesOfLaw:
     )
 
 
-def together(answers: list[LawAnswer]) -> Votes | None:
+def together(plans: list[LawPlan]) -> Votes | None:
     """The votes of laws together; None where fewer than two chose a number of experts."""
-    votes = [answer.votes for answer in answers if answer.votes is not None]
+    votes = [plan.votes for plan in plans if plan.votes is not None]
     if len(votes) < 2:
         return None
     shares: dict[int, float] = {}

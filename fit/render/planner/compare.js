@@ -1,6 +1,6 @@
 // The answers of several laws within the same limits: fields of `fit compare --json`.
 
-import { hasBudget, hasEnoughExperts, shapeOf, tokensFor } from "./counts.js";
+import { INFERENCE_FLOPS, TRAINING_FLOPS, hasBudget, hasEnoughExperts, shapeOf, tokensFor } from "./counts.js";
 import { data } from "./data.js";
 import { lawAtExperts, outsideRangesOf } from "./law.js";
 import { PlanError, finding, infeasibleReason, say } from "./messages.js";
@@ -8,12 +8,13 @@ import { referenceShape } from "./options.js";
 import { isAtEdge } from "./plan.js";
 import { leastFlops, solve } from "./solve.js";
 
-// {optimum, shape} of the law's least loss over experts and the shapes that it tells apart within its data, each in the
-// sizes that are asked for; optimum is null where nothing is feasible.
+// {optimum, shape} of the law's least loss over experts and shapes, each in the sizes that are asked for: that of the
+// model to start from, else those that the law tells apart within its data. optimum is null where nothing is feasible.
 function bestOverShapes(law, options, experts) {
-  const { limits } = options;
+  const { limits, reference } = options;
   const { vocab_size, width_per_block } = options.shape;
-  const shapes = law.shapes.map((narrow) => shapeOf({ ...law.own, vocab_size, width_per_block, ...narrow }));
+  const bases = reference ? [referenceShape(reference, law)] : law.shapes.map((narrow) => ({ ...law.own, ...narrow }));
+  const shapes = bases.map((base) => shapeOf({ ...base, vocab_size, width_per_block }));
   let best = { optimum: null, shape: shapes[0] };
   for (const shape of shapes) {
     for (const n_experts of experts) {
@@ -43,8 +44,8 @@ function denseAnswer(law, options, loss) {
   return answer;
 }
 
-// The reference model trained with the same FLOPs, by the law, and the share of them with which the law's best model
-// has the same loss (null: none has). Null where the law says nothing of such a model.
+// The reference model trained with the same FLOPs, by the law, and the share of those it takes with which the law's best
+// model has the same loss on no more text (null: none has). Null where the law says nothing of such a model.
 function referenceAnswer(law, reference, n_experts, shape, limits) {
   const { flops } = limits;
   if (flops == null) return null;
@@ -57,9 +58,10 @@ function referenceAnswer(law, reference, n_experts, shape, limits) {
   if (only != null && Math.abs(itsExperts - only) > 1e-5 * only) return null;
   const d_model = counts.n_embedding / its.vocab_size;
   const loss = lawAtExperts(law, its, itsExperts).loss({ ...counts, d_model }, n_tokens);
-  const budgetAlone = { ...limits, memory_bytes: null, max_tokens: null, serving: null };
-  const least = leastFlops(law, n_experts, shape, budgetAlone, loss, 1e-6 * flops, flops);
-  return { n_tokens, loss, flops_share: least == null ? null : least / flops };
+  const withoutMemory = { ...limits, memory_bytes: null, serving: null };
+  const least = leastFlops(law, n_experts, shape, withoutMemory, loss, 1e-6 * flops, flops);
+  const itsFlops = counts.n_active * (TRAINING_FLOPS * n_tokens + INFERENCE_FLOPS * limits.inference_tokens);
+  return { n_tokens, loss, flops_share: least == null ? null : least / itsFlops };
 }
 
 /** The law's best architecture, its best dense one and the reference model beside them. Throws PlanError where nothing

@@ -55,8 +55,8 @@ function lawsTable(rows, chosen, reference) {
   const columns = {
     law: (row) => row.law,
     E: (row) => String(row.n_experts),
-    split: (row) => (row.granularity > 1 ? String(row.granularity) : "–"),
-    shared: (row) => String(row.shared || "–"),
+    split: (row) => (row.n_experts > 1 && row.granularity > 1 ? String(row.granularity) : "–"),
+    shared: (row) => (row.n_experts > 1 && row.shared ? String(row.shared) : "–"),
     active: (row) => amount(row.n_active),
     total: (row) => amount(row.n_total),
     tokens: (row) => amount(row.n_tokens),

@@ -21,13 +21,14 @@ from fit.model import reference_model, serving
 from fit.model.architecture import OF_EXPERTS, PAPER
 from fit.model.chips import CHIPS
 from fit.planning.answer import plan_answer
-from fit.planning.context import plan_findings
+from fit.planning.context import plan_findings, reasons_to_doubt
+from fit.planning.context.reference_model import counts
 from fit.planning.inputs import problem
 from fit.planning.inputs.constraints import Constraints
 from fit.planning.inputs.fields_of_flags import FIELDS
 from fit.planning.inputs.training_chips import MFU, Chips
 from fit.planning.search import best_models
-from fit.planning.several_laws import agreement, compare
+from fit.planning.several_laws import agreement, architectures, comparison
 from fit.planning.uncertainty import odds
 from fit.render.planner import formulas, page_speeds
 from fit.table.files import check_writable, write_text
@@ -138,12 +139,12 @@ def of(laws: Sequence[Law], measured: tuple[Runs, Array] | None, chips: tuple[st
         defaults=DEFAULTS,
         assumed=_constants(Constraints, *ASSUMED) | _constants(Chips, "devices", "serve_batch"),
         forms={name: _form(FORMS[name]) for name in sorted({law.form.name for law in all_laws})},
-        compare=_constants(compare, "LAWS", "ABOUT") | _constants(agreement, "AGREE", "FURTHEST"),
+        compare=_constants(comparison, "LAWS", "ABOUT", "AGREE") | _constants(agreement, "FURTHEST"),
         published={name: _reference_model(name) for name in reference_model.PUBLISHED},
         largest=units.LARGEST,
         odds=_constants(odds, "CLOSE", "CLOSE_BUDGET", "APART", "COLUMNS", "MOST_LOG_SHARE")
         | _constants(best_models, "GAIN"),
-        doubt=_constants(plan_findings, "MOSTLY") | _constants(problem, "BAND"),
+        doubt=_constants(reasons_to_doubt, "MOSTLY") | _constants(problem, "BAND"),
         paper_shape=dataclasses.asdict(PAPER),
     )
 
@@ -174,7 +175,7 @@ def _reference_model(name: str) -> Json:
     """A published model: what it counts, and the shape of models built like it."""
     reference = reference_model.read(name)
     shape = dataclasses.asdict(reference.architecture())
-    return dict(counts=compare.counts(reference), shape=shape, defaults=_as_text({size: shape[size] for size in SIZES}))
+    return dict(counts=counts(reference), shape=shape, defaults=_as_text({size: shape[size] for size in SIZES}))
 
 
 def _as_text(sizes: dict[str, int | str]) -> dict[str, str]:
@@ -207,8 +208,7 @@ def _law(law: Law) -> Json:
         beyond_runs=law.beyond_runs.to_dict() if law.beyond_runs else None,
         findings=_findings(law),
         shapes=[
-            dict(granularity=each.granularity, shared=each.shared)
-            for each in compare.architectures_to_try(law, SIZES, None)
+            dict(granularity=each.granularity, shared=each.shared) for each in architectures.to_try(law, SIZES, None)
         ],
         origin=_origin(law),
         width_of_runs=models_of_runs.width_per_block,

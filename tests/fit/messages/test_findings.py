@@ -19,7 +19,6 @@ from fit.laws import FORMS
 from fit.messages.catalogue import CATALOGUE, NOTE, URGENT, WARNING
 from fit.messages.finding import Finding, finding
 from fit.planning.context import plan_findings
-from fit.planning.several_laws import votes
 from fit.studies.next_runs import added
 from fit.table.runs import read_runs, subset
 from fit.table.table import Table, read
@@ -84,6 +83,7 @@ COMPARISONS = {
     "laws_prefer": dict(flops=1e21, shape=WIDE),
     "laws_disagree": dict(flops=1e21, shape=WIDE),
     "laws_agree": dict(flops=1e21, shape=WIDE),
+    "laws_vote": dict(flops=1e21, shape=WIDE),
     "law_mostly_embedding": dict(flops=1e15),
     "law_not_counted": dict(flops=1e26),
 }
@@ -123,10 +123,6 @@ def sends_longer(folder):
     mesh = dataclasses.replace(built.cost.mesh, sending_share=2.0)
     built = dataclasses.replace(built, cost=dataclasses.replace(built.cost, mesh=mesh))
     return plan_findings.of_chips(plan.problem, plan.best, built)
-
-
-def laws_vote(folder):
-    return [votes.finding_of(fit.compare(flops=1e21).votes)]
 
 
 def predicted(law=LAW, **model):
@@ -349,7 +345,6 @@ MADE = FITTED | {
     "miscounted": miscounted,
     "forms_disagree": forms_disagree,
     "sends_longer": sends_longer,
-    "laws_vote": laws_vote,
     "outside": lambda folder: predicted(n_active=1e9, n_tokens=2e14, n_experts=8),
     "rows_without_loss": of_baseline,
     "beyond_baseline": beyond_baseline,

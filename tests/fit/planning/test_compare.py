@@ -32,6 +32,8 @@ ASKED = {
     "paper": dict(flops=1e21, chips="H100:64", shape="paper"),
     "paper-hours": dict(hours=100, chips="H100:64", shape="paper"),
     "served": dict(flops=1e22, chips="H100:64", devices=4, serve=dict(tokens_per_second=5000, batch=32)),
+    "like": dict(flops=1e22, like="Qwen3-30B-A3B"),
+    "like-hours": dict(hours=100, chips="H100:8", like="Qwen3-8B"),
 }
 
 
@@ -55,6 +57,37 @@ def test_the_joint_law_answers_as_its_plan(asked):
         assert 1 / row.dense.flops_ratio == pytest.approx(1 - plan.dense.flops_saved, rel=1e-9)
     assert row.dense.loss == plan.dense.loss and row.dense.n_active == plan.dense.n_active
     assert row.dense.loss_saved_share == pytest.approx(plan.dense.loss_saved / plan.dense.loss, rel=1e-9)
+
+
+LIKE = {
+    "fresh": dict(flops=1e22),
+    "capped": dict(flops=1e22, max_tokens=1e11, inference_tokens=1e11),
+    "repeated": dict(flops=1e22, max_tokens=3e10, epochs=4, experts=(8,)),
+    "experts": dict(flops=1e22, experts=(8, 16)),
+    "width": dict(law="sparsity-2025", flops=1e22, shape=dict(used=(1, 2)), like="Qwen3-30B-A3B"),
+}
+
+
+@pytest.mark.parametrize("limits", LIKE.values(), ids=LIKE)
+def test_a_plan_and_the_laws_beside_its_model_to_start_from_have_the_same_limits(limits):
+    """The planning law's row is the plan. With the FLOPs that it says, a plan has the loss of that model."""
+    asked = dict(law="joint-moe-2025", like="Qwen3-8B") | limits
+    plan = fit.plan(**asked)
+    row, *others = plan.like["laws"]
+    best = min(plan.optima, key=lambda model: model.loss)
+    assert row.law == plan.law
+    for name in ("n_experts", "n_active", "n_total", "n_tokens", "loss", "size_bound", "extrapolation"):
+        assert row[name] == best[name], name
+    without_plan = plan.like.get("infeasible", [])
+    assert len(others) + len(without_plan) == 3
+    assert ("epochs" in limits) == bool(without_plan) and all("--epochs" in law.why for law in without_plan)
+    cap = limits.get("max_tokens", np.inf) * limits.get("epochs", 1)
+    assert row.like.n_tokens <= cap
+    its_flops = plan.like["n_active"] * (6 * row.like.n_tokens + 2 * limits.get("inference_tokens", 0))
+    assert its_flops <= 1e22 * (1 + 1e-9)
+    shape = dict(used=(row.active_width,)) if "shape" in limits else {}
+    within = asked | dict(flops=row.like.flops_share * its_flops, experts=(row.n_experts,), shape=shape)
+    assert fit.plan(**within).best.loss == pytest.approx(row.like.loss, rel=1e-6)
 
 
 def test_the_fine_grained_law_is_asked_by_its_own_counts():
@@ -111,6 +144,16 @@ def test_without_a_limit_of_memory_the_numbers_compared_set_the_answer():
     rows, result = answers("joint-moe-2025", "sparsity-2025", flops=1e20, memory_gb=None)
     assert {a["column"]: a["limit"] for a in result["agreement"]}["n_experts"] == "experts"
     assert rows["sparsity-2025"]["not_bounded"] and not rows["joint-moe-2025"]["not_bounded"]
+
+
+@pytest.mark.parametrize("verbose", (False, True))
+def test_what_the_laws_say_is_printed_once_and_in_the_json(verbose):
+    result = fit.compare(flops=1e21, verbose=verbose)
+    printed = " ".join(str(result).split())
+    codes = [found["code"] for found in result.to_dict()["findings"]]
+    assert "laws_vote" in codes and "laws_prefer" in codes
+    for sentence in result.to_dict()["conclusion"]:
+        assert printed.count(sentence) == 1, sentence
 
 
 def run(*arguments):

@@ -3,16 +3,14 @@
 from collections.abc import Iterator
 
 from fit.aliases import Json
-from fit.fitted_law.law import in_words
-from fit.messages import lines, sentences
+from fit.messages import lines
 from fit.messages.lines import Line
 from fit.messages.units import amount, say, table
-from fit.planning.context import speed_lines
-from fit.planning.several_laws import votes
-from fit.planning.several_laws.comparison import AGREE, Comparison, LawAnswer
+from fit.planning.answer import reference_lines, speed_lines
+from fit.planning.several_laws.comparison import AGREE, Comparison, LawPlan
 
 OF_LAW = "{law} E = {n_experts}, {n_active:amount} active{notes}"
-IN_SHORT = {  # findings on a law's answer by their codes
+IN_SHORT = {  # findings on a law's plan by their codes
     "law_outside": "{factor:amount} times beyond its data",
     "law_mostly_embedding": "{share:.0%} of that embedding and head",
     "law_at_edge": "{which} experts were not compared",
@@ -49,32 +47,29 @@ def verbose(result: Comparison) -> Iterator[Line]:
 
 def _answer(result: Comparison) -> Iterator[Line]:
     """The lines on what the laws agree and disagree about, and on each of them."""
-    together = list(result.findings)
-    if result.votes is not None:
-        together.append(votes.finding_of(result.votes))
-    for finding in sorted(together, key=lambda finding: ORDER.index(finding.code)):
+    for finding in sorted(result.findings, key=lambda finding: ORDER.index(finding.code)):
         yield Line("", str(finding))
-    yield Line("By law", "; ".join(_of_law(answer) for answer in result.laws))
-    for response in result.infeasible:
-        yield Line(response.law, say(NOT_FEASIBLE, **response))
+    yield Line("By law", "; ".join(_of_law(plan) for plan in result.laws))
+    for without_model in result.infeasible:
+        yield Line(without_model.law, say(NOT_FEASIBLE, **without_model))
     yield from _laws_on_reference_model(result)
 
 
-def _of_law(answer: LawAnswer) -> str:
+def _of_law(plan: LawPlan) -> str:
     """A law's best model, and what to know before trusting it."""
     notes = []
-    if answer.clock and answer.clock.by_flops != answer.n_experts:
-        notes.append(say(BY_FLOPS, **answer.clock))
-    elif answer.clock and answer.clock.by_time != answer.n_experts:
-        notes.append(say(BY_CLOCK, **answer.clock))
-    notes += [say(IN_SHORT[finding.code], **finding.values) for finding in answer.findings if finding.code in IN_SHORT]
+    if plan.clock and plan.clock.by_flops != plan.n_experts:
+        notes.append(say(BY_FLOPS, **plan.clock))
+    elif plan.clock and plan.clock.by_time != plan.n_experts:
+        notes.append(say(BY_CLOCK, **plan.clock))
+    notes += [say(IN_SHORT[finding.code], **finding.values) for finding in plan.findings if finding.code in IN_SHORT]
     joined = f" ({', '.join(notes)})" if notes else ""
-    return say(OF_LAW, **answer, notes=joined)
+    return say(OF_LAW, **plan, notes=joined)
 
 
 def _laws_on_reference_model(result: Comparison) -> Iterator[Line]:
     """A line on how many laws find a better use of the budget than the model to start from."""
-    likes = [answer.like for answer in result.laws if answer.like]
+    likes = [plan.like for plan in result.laws if plan.like]
     if result.like is None or not likes:
         return
     saved = [1 - like.flops_share for like in likes if like.flops_share is not None and like.flops_share < 1]
@@ -85,48 +80,49 @@ def _laws_on_reference_model(result: Comparison) -> Iterator[Line]:
 def _details(result: Comparison) -> Iterator[list[Line]]:
     """The parts of the details, some of them empty."""
     if result.like:
-        yield [*reference_model(result.like, result.laws)]
-    wide = max(len(answer.law) for answer in result.laws)
-    rows: list = [_law_row(answer, wide) for answer in result.laws]
-    rows += [f"{response.law:{wide}} not feasible: {response.why}" for response in result.infeasible]
+        yield [*reference_lines.reference_lines(result.like, result.laws)]
+    wide = max(len(plan.law) for plan in result.laws)
+    rows: list = [_law_row(plan, wide) for plan in result.laws]
+    rows += [f"{law.law:{wide}} not feasible: {law.why}" for law in result.infeasible]
     ratio = "dense hours" if "hours" in result.constraints else "dense FLOPs"
     heads = dict(wide=str(wide), granularity="split", below="below dense", ratio=ratio, size_bound="size bound by")
     yield [lines.rows(table(LAWS, rows, **heads))]
-    yield [*_speeds([answer for answer in result.laws if answer.speed])]
+    yield [*_speeds([plan for plan in result.laws if plan.speed])]
     yield [*_serving(result)]
     yield [Line("", result.about)]
-    yield [Line(answer.law, str(finding)) for answer in result.laws for finding in answer.findings]
+    yield [Line(plan.law, str(finding)) for plan in result.laws for finding in plan.findings]
     yield [*_together(result)]
 
 
-def _law_row(answer: LawAnswer, wide: int) -> Json:
+def _law_row(plan: LawPlan, wide: int) -> Json:
     """The columns of a law's line in a comparison. wide: width of the column of laws."""
+    is_mixture = plan.n_experts > 1
     below = None
     ratio = ""
-    if answer.n_experts > 1 and answer.dense:
-        below = answer.dense.loss_saved_share
-        if answer.dense.explicit:  # there is a budget
-            ratio = f"x {answer.dense.ratio:.3g}" if answer.dense.ratio else "never"
+    if is_mixture and plan.dense:
+        below = plan.dense.loss_saved_share
+        if plan.dense.explicit:  # there is a budget
+            ratio = f"x {plan.dense.ratio:.3g}" if plan.dense.ratio else "never"
     columns = dict(
-        granularity=answer.granularity if answer.granularity > 1 else None,
-        shared=answer.shared or None,
+        granularity=plan.granularity if is_mixture and plan.granularity > 1 else None,
+        shared=plan.shared if is_mixture and plan.shared else None,
         below=below,
         ratio=ratio,
         wide=wide,
     )
-    return {**answer, **columns}
+    return {**plan, **columns}
 
 
-def _speeds(answers: list[LawAnswer]) -> Iterator[Line]:
-    """The speed of each law's best model, and what FLOPs would choose instead. Yields nothing without answers."""
+def _speeds(plans: list[LawPlan]) -> Iterator[Line]:
+    """The speed of each law's best model, and what FLOPs would choose instead. Yields nothing without plans."""
     head = ""
     rows = []
-    for answer in answers:
-        assert answer.clock is not None and answer.speed is not None
-        head = f"speed on these chips ({answer.clock.label}; in brackets 80% ranges), of each law's best model:"
-        row = say("  {law}, E = {n_experts}, {n_active:amount} active: ", **answer)
-        rows.append(row + speed_lines.words(answer.speed))
-        rows += [f"    {line}" for line in speed_lines.differing(answer.clock)]
+    for plan in plans:
+        assert plan.clock is not None and plan.speed is not None
+        head = f"speed on these chips ({plan.clock.label}; in brackets 80% ranges), of each law's best model:"
+        row = say("  {law}, E = {n_experts}, {n_active:amount} active: ", **plan)
+        rows.append(row + speed_lines.words(plan.speed))
+        rows += [f"    {line}" for line in speed_lines.differing(plan.clock)]
     if rows:
         yield Line("", head, tuple(rows))
 
@@ -135,8 +131,8 @@ def _serving(result: Comparison) -> Iterator[Line]:
     """How fast the chips serve each law's best model. Yields nothing without chips."""
     head = ""
     rows = []
-    for answer in result.laws:
-        serving = answer.serving
+    for plan in result.laws:
+        serving = plan.serving
         if serving is None:
             return
         head = (
@@ -146,40 +142,14 @@ def _serving(result: Comparison) -> Iterator[Line]:
         speeds = ", ".join(say("{decode_tokens_per_second:amount} at batch {batch}", **row) for row in serving.decoding)
         prefill = amount(serving.prefill_tokens_per_second)
         on_chips = f"on {amount(serving.chips)}: decodes {speeds}; prefill {prefill}"
-        rows.append(f"  {answer.law}, E = {answer.n_experts}, {on_chips}")
+        rows.append(f"  {plan.law}, E = {plan.n_experts}, {on_chips}")
     yield Line("", head, tuple(rows))
 
 
-def reference_model(reference: Json, answers: list[LawAnswer]) -> Iterator[Line]:
-    """The counts of a published model; then a line for each law: its loss, and the model to build instead."""
-    counts = say(sentences.KNOWN, **reference, cache=2 * reference["cache_elements_per_token"])
-    yield Line(reference["name"], counts)
-    yield from (Line("", note) for note in reference["notes"])
-    for answer in answers:
-        like = answer.like
-        if like is None:
-            continue
-        verdict = "which is no better"
-        if like.flops_share is not None and like.flops_share < 1:
-            verdict = f"which has its loss with {1 - like.flops_share:.0%} of the FLOPs saved"
-        outside = in_words(like.extrapolation)
-        far = f"; outside the law's data: {outside}" if outside else ""
-        yield Line.of(
-            answer.law,
-            "this budget trains it on {its_tokens:amount} tokens; the law would build {n_active:amount} active of "
-            "{n_total:amount} on {n_tokens:amount} tokens (E = {n_experts}), {verdict}{far}",
-            **answer,
-            its_tokens=like.n_tokens,
-            verdict=verdict,
-            far=far,
-        )
-
-
 def _together(result: Comparison) -> Iterator[Line]:
-    """Lines on what the laws together say, on the FLOPs of a dense model of equal loss by the law of
-    efficiency leverage, which has no loss, and on how far the answers lie apart."""
-    yield from (Line("", str(finding)) for finding in result.findings)
-    leverages = [(answer.law, answer.leverage) for answer in result.laws if answer.leverage]
+    """Lines on the FLOPs of a dense model of equal loss by the law of efficiency leverage, which has no loss, and on
+    how far the plans lie apart."""
+    leverages = [(plan.law, plan.leverage) for plan in result.laws if plan.leverage]
     if leverages:
         words = ", ".join(f"x {leverage['leverage']:.3g} ({law})" for law, leverage in leverages)
         outside = dict.fromkeys(name for _, leverage in leverages for name in leverage["outside"])

@@ -1,0 +1,67 @@
+"""The architectures among which a law chooses, where several laws plan for one budget."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+from fit.aliases import Json
+from fit.fitted_law.law import Law
+from fit.model.architecture import Architecture
+from fit.model.reference_model import PublishedModel
+
+GRANULARITIES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 32)
+MOST_SHARED = 64  # numbers of shared experts that are tried
+
+
+def granularities(law: Law) -> Sequence[int]:
+    """The GRANULARITIES within the law's data; [1] where granularity makes no difference to the law."""
+    columns = [name for name in ("top_k", "granularity") if name in law.form.columns]
+    if not columns:
+        return [1]
+    return [k for k in GRANULARITIES if all(k <= law.ranges.get(name, (1, k))[1] for name in columns)]
+
+
+def to_try(
+    law: Law, shape: Json, used: Sequence[float] | None, reference: PublishedModel | None = None
+) -> list[Architecture]:
+    """The architectures that the law can tell apart.
+
+    With a law that reads neither sparsity nor top_k, a token uses one expert's width. Models are built like the model
+    to start from, else like the law's runs where these were not built like the paper's.
+
+    Args:
+      law: The law.
+      shape: {field of Architecture: value} that all of them have.
+      used: Widths of experts that a token may use; None takes the architecture's own.
+      reference: The model to start from.
+    """
+    given = law.shaped(shape["vocab_size"], shape["width_per_block"])
+    if reference is not None:
+        given = reference.architecture(counts_routed_experts=bool(law.models.architecture))
+    if reference is not None or given.counts_routed_experts:
+        given = dataclasses.replace(given, **shape)
+        widths = used if used and law.reads_active_width else [given.active_width]
+        narrow = [max(given.shared + 1, round(u * given.granularity)) for u in widths]
+        return [dataclasses.replace(given, active_width=n / given.granularity) for n in dict.fromkeys(narrow)]
+    most_shared = 0
+    if "shared_share" in law.form.columns:
+        most_shared = law.ranges.get("shared_share", (0, 1))[1]
+    widths = used if used and law.reads_active_width else (1.0,)
+    splits = [shape["granularity"]] if "granularity" in shape else granularities(law)
+    architectures = []
+    for u in widths:
+        for k in splits:
+            for s in [shape["shared"]] if "shared" in shape else _shared_of(u * k):
+                is_whole = s <= most_shared * u * k and float(u * k).is_integer()
+                if "shared" in shape or is_whole:
+                    architectures.append(
+                        dataclasses.replace(Architecture(granularity=k, shared=s, active_width=u), **shape)
+                    )
+    return architectures
+
+
+def _shared_of(chosen: float) -> Sequence[int]:
+    """How many of the experts that a token uses may be shared: all numbers, or MOST_SHARED of them, evenly spaced."""
+    numbers = range(math.ceil(chosen))
+    step = math.ceil(len(numbers) / MOST_SHARED)
+    return numbers[::step]
