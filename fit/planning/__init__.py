@@ -1,5 +1,6 @@
-"""The best model under constraints: make_problem.py, from options to a problem; make_plan.py, from that to a plan;
-make_comparison.py, from laws and a budget to their plans beside each other.
+"""The best model under constraints: make_problem.py, from options to a problem; solve.py, from that to its best models
+and the recommended one; make_plan.py, from these to a plan; make_comparison.py, from laws and a budget to their plans
+beside each other.
 
 They go through these folders, from the top down. Commands call them, then emit/.
 

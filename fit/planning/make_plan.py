@@ -1,75 +1,33 @@
 """Makes a plan: the best models, how sure the choice is, the model to build, its cost, and what to know of it."""
 
-import dataclasses
-import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
 from fit.aliases import Json
-from fit.errors import UserError
-from fit.fitted_law import expert_widths
 from fit.fitted_law.law import Law
-from fit.messages import sentences
-from fit.messages.finding import Finding, finding
+from fit.messages.finding import Finding
 from fit.messages.lines import Line
-from fit.messages.units import say
-from fit.model.architecture import PAPER, Architecture
-from fit.planning import make_problem
+from fit.model.architecture import PAPER
+from fit.planning import solve
 from fit.planning.answer import plan_answer
-from fit.planning.chosen import buildable, cost, optimum
+from fit.planning.chosen import buildable, cost
 from fit.planning.chosen.buildable import Buildable
 from fit.planning.chosen.chips_used import ChipsUsed
-from fit.planning.chosen.optimum import Infeasible, Optimum
+from fit.planning.chosen.optimum import Optimum
 from fit.planning.context import dense_models, expected_tasks, other_budget, plan_findings, reasons_to_doubt, repeats
 from fit.planning.inputs.options import PlanOptions
 from fit.planning.inputs.problem import Problem
 from fit.planning.plan import Plan
 from fit.planning.recipe import which_recipe
-from fit.planning.search import solver, target
-from fit.planning.search.target import Target
+from fit.planning.recipe.recipe import Recipe
+from fit.planning.search import solver
 from fit.planning.several_laws import on_reference_model
+from fit.planning.solve import Solution
 from fit.planning.uncertainty import odds
-from fit.planning.uncertainty.odds import Ranking
+from fit.planning.uncertainty.odds import Odds
 from fit.task_maps import maps as task_maps
 from fit.task_maps.maps import TaskMaps
-
-MAX_WIDTH_ROUNDS = 4  # plans made again, with experts as wide as the law's runs had them at the planned size
-WIDTH_TOLERANCE = 1e-3  # relative change of these widths that ends the rounds
-OF_ARCHITECTURES = ("n_experts", "n_active", "n_total", "n_tokens", "loss")  # columns of Plan.architectures
-
-
-@dataclasses.dataclass(frozen=True)
-class _Solution:
-    """The best models of a problem, and which of them is recommended.
-
-    Attributes:
-      problem: The problem.
-      optima: The best model with each number of experts.
-      infeasible: The numbers of experts with which no model is feasible.
-      ranking: The numbers of experts by their expected losses.
-      reached: The least budget that reaches a loss, where the problem's budget is that.
-      architectures: As in Plan, where this is the best of several architectures.
-      left_out: Findings on those of them that are not feasible.
-    """
-
-    problem: Problem
-    optima: list[Optimum]
-    infeasible: list[Infeasible]
-    ranking: Ranking
-    reached: Target | None
-    architectures: list[Json] | None = None
-    left_out: tuple[Finding, ...] = ()
-
-    @property
-    def best(self) -> Optimum:
-        """The recommended one."""
-        return self.ranking.recommended
-
-    @property
-    def cost_or_loss(self) -> float:
-        """The measure between architectures: FLOPs or hours that reach a target, else the expected loss."""
-        return self.ranking.expected_loss if self.reached is None else self.reached.cost
 
 
 def plan(law: Law, options: PlanOptions) -> Plan:
@@ -78,7 +36,7 @@ def plan(law: Law, options: PlanOptions) -> Plan:
     Raises:
       UserError: No model is feasible.
     """
-    solution = _best_solution(law, options)
+    solution = solve.best_of_architectures(law, options)
     given = options.given(PlanOptions)
     given.pop("verbose", None)  # of the text alone
     like = on_reference_model.of_reference_model(law, options)
@@ -95,86 +53,16 @@ def best_plan(law: Law, options: PlanOptions) -> Plan:
     Raises:
       UserError: No model is feasible.
     """
-    return _plan_of(_best_solution(law, options))
+    return _plan_of(solve.best_of_architectures(law, options))
 
 
 def plan_within(problem: Problem) -> Plan:
     """The plan of a problem. Raises UserError where no model is feasible."""
-    return _plan_of(_solve(problem, None))
-
-
-def _best_solution(law: Law, options: PlanOptions) -> _Solution:
-    """The solution of the best architecture.
-
-    Raises:
-      UserError: No model is feasible.
-    """
-    solutions: list[_Solution] = []
-    refusals: list[tuple[Architecture, UserError]] = []
-    for architecture in options.architectures(law):
-        try:
-            solutions.append(_of_architecture(law, options, architecture))
-        except UserError as error:  # another of the architectures may be feasible
-            refusals.append((architecture, error))
-    if not solutions:
-        raise refusals[-1][1]
-    best = min(solutions, key=lambda solution: solution.cost_or_loss)
-    if options.shape.used is None or len(options.shape.used) == 1:
-        return best
-    rows = []
-    for solution in solutions:
-        of_best = {name: solution.best[name] for name in OF_ARCHITECTURES}
-        rows.append(dict(active_width=solution.problem.architecture.active_width) | of_best)
-    return dataclasses.replace(
-        best,
-        architectures=sorted(rows, key=lambda row: row["active_width"]),
-        left_out=tuple(finding("width_left_out", used=each.active_width, why=str(error)) for each, error in refusals),
-    )
-
-
-def _of_architecture(law: Law, options: PlanOptions, architecture: Architecture) -> _Solution:
-    """The solution of one architecture, with experts as wide as the law's table has them at the size of the best."""
-    solution = _solve(make_problem.problem_of(law, options, architecture), options.target_loss)
-    shares = law.models.shares
-    if not shares or options.like is not None or options.fixes_expert_widths:
-        return solution
-    for _ in range(MAX_WIDTH_ROUNDS):
-        best = solution.best
-        wider = expert_widths.at_size(architecture, shares, best.n_active, best.n_experts)
-        if math.isclose(wider.granularity, architecture.granularity, rel_tol=WIDTH_TOLERANCE):
-            break
-        architecture = wider
-        try:
-            solution = _solve(make_problem.problem_of(law, options, architecture), options.target_loss)
-        except UserError:  # with experts this wide no model is within the limits: those of the round before are
-            break
-    return solution
-
-
-def _solve(problem: Problem, target_loss: float | None) -> _Solution:
-    """The best models of a problem or, with a loss to reach, under the least budget that reaches it."""
-    reached = None
-    if target_loss is not None:
-        _check_target(problem, target_loss)
-        problem, reached = target.reach(problem, target_loss)
-    optima, infeasible = optimum.optima_of(problem)
-    ranking = odds.rank(problem, optima, by_medians=reached is not None)
-    return _Solution(problem, optima, infeasible, ranking, reached)
-
-
-def _check_target(problem: Problem, loss: float) -> None:
-    """Raises UserError where a target loss comes with a budget, or needs no training."""
-    if problem.constraints.has_budget:
-        raise UserError("--target_loss asks for the budget that --flops or --hours gives: give one of them")
-    vocab_size = problem.architecture.vocab_size
-    knows_nothing = math.log(vocab_size)
-    if loss >= knows_nothing:
-        sentence = sentences.TARGET_KNOWS_NOTHING
-        raise UserError(say(sentence, loss=loss, size=vocab_size, nothing=knows_nothing))
+    return _plan_of(solve.solve(problem, None))
 
 
 def _plan_of(
-    solution: _Solution,
+    solution: Solution,
     answer_of: Callable[[Plan], Iterable[Line]] = plan_answer.answer,
     options: Json | None = None,
     like: Json | None = None,
@@ -207,16 +95,6 @@ def _plan_of(
     if chips is not None and training is not None:
         energy = cost.energy_of(chips, training.training_hours)
     how_sure = odds.odds_of(solution.ranking, _hours(problem, best), built, chips)
-    # what to know before trusting it
-    findings = [
-        *plan_findings.of_best(problem, best),
-        *plan_findings.of_draws(how_sure, best.n_experts),
-        *plan_findings.of_law(law, architecture),
-        *(run_recipe.findings if run_recipe else ()),
-        *repeats.findings_of(problem, best),
-        *plan_findings.of_chips(problem, best, built),
-        *solution.left_out,
-    ]
     tasks = {}
     if maps is not None:
         tasks = expected_tasks.of_model(built or best, law, maps)
@@ -241,7 +119,7 @@ def _plan_of(
         overrides=overrides,
         extrapolation=best.extrapolation,
         best_at_edge=reasons_to_doubt.is_best_at_edge(law, problem.experts, best.n_experts),
-        findings=findings,
+        findings=[*_findings(solution, how_sure, built, run_recipe)],
         target=solution.reached,
         repeats=repeats.repeats_of(problem, optima, best),
         clock=other_budget.against_other_budget(problem, solution.ranking.best_by_median, compared),
@@ -255,6 +133,22 @@ def _plan_of(
         answer_of=answer_of,
         explicit=("dense",) if dense_models.are_compared(problem) else (),
     )
+
+
+def _findings(
+    solution: Solution, how_sure: Odds, built: Buildable | None, run_recipe: Recipe | None
+) -> Iterator[Finding]:
+    """Findings to know before trusting a plan."""
+    problem = solution.problem
+    best = solution.best
+    yield from plan_findings.of_best(problem, best)
+    yield from plan_findings.of_draws(how_sure, best.n_experts)
+    yield from plan_findings.of_law(problem.law, problem.architecture)
+    if run_recipe is not None:
+        yield from run_recipe.findings
+    yield from repeats.findings_of(problem, best)
+    yield from plan_findings.of_chips(problem, best, built)
+    yield from solution.left_out
 
 
 def _training_chips(problem: Problem, optima: list[Optimum], built: Buildable | None) -> ChipsUsed | None:
