@@ -133,6 +133,11 @@ CATALOGUE = {
         "--mesh={axis}:{size} does not divide the buildable model's {count} {what}: the trainer refuses it",
         URGENT,
     ),
+    "data_axis_uneven": Kind(
+        "--mesh leaves a data axis of {size} devices, which does not divide the buildable model's d_model of "
+        "{d_model}: the trainer refuses it",
+        URGENT,
+    ),
     "step_too_large": Kind(
         "a step of the buildable model on {step_tokens:,} tokens at once takes about {need:.4g} GB, and {count} x "
         "{kind} have {limit:.4g} GB: set config.microbatch_tokens = {microbatch_tokens}",

@@ -89,11 +89,13 @@ def _plan_of(
         base_config = run_recipe.base_config
         overrides = run_recipe.overrides
     # cost
-    chips = _training_chips(problem, optima, built)
+    chips = _training_chips(problem, optima, best, built)
     training = (built or best).cost
     energy = None
     if chips is not None and training is not None:
-        energy = cost.energy_of(chips, training.training_hours)
+        # at an MFU the hours are those of all chips
+        n_chips = chips.count if (built or best).speed is None else chips.n_used
+        energy = cost.energy_of(chips.kind, n_chips, training.training_hours)
     how_sure = odds.odds_of(solution.ranking, _hours(problem, best), built, chips)
     tasks = {}
     if maps is not None:
@@ -151,7 +153,9 @@ def _findings(
     yield from solution.left_out
 
 
-def _training_chips(problem: Problem, optima: list[Optimum], built: Buildable | None) -> ChipsUsed | None:
+def _training_chips(
+    problem: Problem, optima: list[Optimum], best: Optimum, built: Buildable | None
+) -> ChipsUsed | None:
     """The chips as a plan has them, with the MFU of each optimum where speeds are modelled; None without chips."""
     chips = problem.constraints.chips
     if chips is None:
@@ -162,9 +166,7 @@ def _training_chips(problem: Problem, optima: list[Optimum], built: Buildable | 
         mfu = buildable.modelled_mfu(optima)
         models = [*optima, built] if built else optima
         is_assumed = any(model.speed is None for model in models)
-    used = chips.count
-    if built and built.layout:
-        used = chips.of_layout(built.layout).count
+    used = best.chips if built is None else built.n_chips
     return ChipsUsed(
         kind=chips.kind,
         count=chips.count,

@@ -7,6 +7,7 @@ Losses are in nats per token, memory is in bytes, money in dollars. Fields stand
 import dataclasses
 
 from fit.aliases import Json
+from fit.model import serving
 from fit.planning.chosen.buildable import Buildable
 from fit.planning.chosen.chips_used import ChipsUsed
 from fit.planning.chosen.cost import Energy
@@ -103,6 +104,12 @@ class Plan(WithFindings):
     def title(self) -> str:
         """The result in a few words."""
         return f"plan by {self.law}"
+
+    @property
+    def speed_label(self) -> str:
+        """Where the speeds of models are from, in words."""
+        calibration = None if self.problem is None else self.problem.calibration
+        return serving.LABEL if calibration is None else calibration.label
 
     @property
     def n_compared(self) -> int:

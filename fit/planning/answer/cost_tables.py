@@ -46,7 +46,7 @@ def training(plan: Plan, chips: ChipsUsed) -> Iterator[Line]:
     heads |= dict(training_bytes="training takes", training_chips="chips")
     head = f"on {chips.count} x {chips.kind} at MFU {mfu}{dollars}:"
     yield Line("", head, tuple(table(COSTS, rows, **heads)))
-    yield Line.of("", COST_NOTE, label=plan.clock.label if plan.clock else serving.LABEL)
+    yield Line.of("", COST_NOTE, label=plan.speed_label)
     if plan.buildable:
         for sentence in _step_cost(plan.buildable, CHIPS[chips.kind].memory):
             yield Line("", sentence)

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from fit.messages import sentences
 from fit.messages.lines import Line
 from fit.messages.units import say
-from fit.model import serving
 from fit.planning.chosen.buildable import Buildable
 from fit.planning.chosen.chips_used import ChipsUsed
 from fit.planning.chosen.cost import BuildableCost, Cost
@@ -37,14 +36,14 @@ def price(plan: Plan) -> Line:
 def _on_chips(plan: Plan, model: Optimum | Buildable, cost: Cost, chips: ChipsUsed) -> Iterator[str]:
     """Clauses on training a model on the chips, and on serving it."""
     dollars = "" if cost.training_dollars is None else say(sentences.SHORT_DOLLARS, **cost)
-    values = {**chips, **cost, "dollars": dollars, "chips": _chips_in_words(chips)}
+    values = {**chips, **cost, "dollars": dollars}
     if model.speed:
         low, _, high = model.speed.hours
-        label = plan.clock.label if plan.clock else serving.LABEL
-        values |= dict(mfu=model.speed.mfu[1], ends=[low, high], label=label)
+        values |= dict(mfu=model.speed.mfu[1], ends=[low, high], chips=_chips_in_words(chips), label=plan.speed_label)
         yield say(sentences.SHORT_PRICE_TIME, **values)
     else:
         values |= dict(mfu=_mfu_of(model, chips.mfu), assumed=", assumed" if chips.mfu_is_assumed else "")
+        values |= dict(chips=f"{chips.count} x {chips.kind}")  # an MFU is that of all chips
         yield say(sentences.SHORT_PRICE, **values)
     mesh = cost.mesh if isinstance(cost, BuildableCost) else None
     if mesh and mesh.device_memory is not None:

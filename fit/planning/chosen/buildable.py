@@ -17,10 +17,10 @@ from fit.planning.chosen.optimum import Optimum
 from fit.planning.chosen.planned_layout import PlannedLayout
 from fit.planning.chosen.shape_choice import ChosenModel
 from fit.planning.inputs.problem import Problem
-from fit.planning.inputs.training_chips import MFU
+from fit.planning.inputs.training_chips import MFU, Chips
 from fit.planning.recipe import recipe
 from fit.planning.recipe.recipe import Recipe
-from fit.results import Record, optional
+from fit.results import NOT_IN_JSON, Record, optional
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,6 +43,9 @@ class Buildable(Record):
       layout: How the chips train it; None without chips. In JSON the mesh stands in `cost`.
       loss_interval: [low, high] of its loss, by the law's draws; None without draws.
       interval_of_a_run: Whether the interval holds the noise of a run.
+      shape: Its shape, with experts as the trainer counts them.
+      n_chips: How many chips train it; None without chips.
+      as_published: Whether its recipe is that of published models.
     """
 
     n_experts: int
@@ -89,6 +92,9 @@ class Buildable(Record):
     interval_of_a_run: bool = False
     speed: Speed | None = optional()
     cost: BuildableCost | None = optional()
+    shape: ModelShape = dataclasses.field(metadata=NOT_IN_JSON)
+    n_chips: int | None = dataclasses.field(default=None, metadata=NOT_IN_JSON)
+    as_published: bool = dataclasses.field(default=False, metadata=NOT_IN_JSON)
 
     @property
     def experts_of_law(self) -> float:
@@ -152,17 +158,22 @@ def _built(
     flops = training_flops(n_active, chosen.n_tokens)
     fields: Json = dict(model.fields)
     forward = int(model.shape.forward_flops(run_recipe.sequence))
-    speed = _speed(problem, chosen, experts_of_law)
-    trained = CostedModel(
-        shape=_shape(problem, model),
-        n_experts=experts_of_law,
-        n_active=n_active,
-        n_total=n_total,
-        n_parameters=exact_parameters,
-        memory_bytes=chosen.memory_bytes,
-        training_flops=flops,
-        speed=speed,
-    )
+    shape = _shape(problem, model)
+    chips = None
+    speed = None
+    of_model = None
+    if problem.constraints.chips is not None:
+        chips, speed = _trained_on(problem, chosen, experts_of_law)
+        price = _price(problem, optima, flops, experts_of_law) if speed is None else cost.price_of_speed(chips, speed)
+        costed = CostedModel(
+            shape=shape,
+            n_active=n_active,
+            n_total=n_total,
+            n_parameters=exact_parameters,
+            memory_bytes=chosen.memory_bytes,
+            price=price,
+        )
+        of_model = cost.cost_of_buildable(costed, problem.constraints, chips, chosen.layout, run_recipe)
     interval = _interval(problem, chosen, experts_of_law)
     return Buildable(
         n_experts=model.n_experts,
@@ -193,7 +204,10 @@ def _built(
         loss_interval=interval,
         interval_of_a_run=interval is not None and law.noise is not None,
         speed=speed,
-        cost=_cost(problem, optima, trained, chosen.layout, run_recipe),
+        cost=of_model,
+        shape=shape,
+        n_chips=None if chips is None else chips.count,
+        as_published=run_recipe.as_published,
         explicit=() if chosen.law_experts is None else ("layout",),
     )
 
@@ -206,33 +220,29 @@ def _shape(problem: Problem, model: Model) -> ModelShape:
     return ModelShape.of_config(fields | dict(n_experts=n_experts, tied_embeddings=tied))
 
 
-def _speed(problem: Problem, chosen: ChosenModel, experts_of_law: float) -> Speed | None:
-    """The speed of the model to build: in its own layout or, where that has none, of models of its size.
+def _trained_on(problem: Problem, chosen: ChosenModel, experts_of_law: float) -> tuple[Chips, Speed | None]:
+    """The chips that train the model to build, and its speed: in its own layout, else of models of its size.
 
-    None where no speed is modelled, or the chips train no such model.
+    The speed is None where none is modelled, or the chips train no such model.
     """
+    chips = problem.chips
+    if chosen.layout is not None:
+        chips = chips.of_layout(chosen.layout)
     if not problem.has_modelled_speeds:
-        return None
+        return chips, None
     n_active = int(chosen.model.shape.n_active)
     if chosen.tokens_per_second is None or chosen.layout is None:
-        speed, _ = modelled_speed.speed_of_size(problem, experts_of_law, n_active, chosen.n_tokens)
-        return speed
-    used = problem.chips.of_layout(chosen.layout)
-    return modelled_speed.speed_of(problem, used, chosen.tokens_per_second, n_active, chosen.n_tokens)
+        speed, n_chips = modelled_speed.speed_of_size(problem, experts_of_law, n_active, chosen.n_tokens)
+        return problem.chips.with_count(n_chips), speed
+    return chips, modelled_speed.speed_of(problem, chips, chosen.tokens_per_second, n_active, chosen.n_tokens)
 
 
-def _cost(
-    problem: Problem, optima: list[Optimum], trained: CostedModel, layout: PlannedLayout | None, run_recipe: Recipe
-) -> BuildableCost | None:
-    """The cost of the model to build; None without chips."""
-    chips = problem.constraints.chips
-    if chips is None:
-        return None
+def _price(problem: Problem, optima: list[Optimum], flops: float, experts_of_law: float) -> Json:
+    """{training_hours, training_dollars} at the MFU, which is that of all chips: also where some stand idle."""
+    chips = problem.chips
     if problem.has_modelled_speeds:
         chips = dataclasses.replace(chips, mfu=modelled_mfu(optima))
-    if layout is not None:
-        chips = chips.of_layout(layout)
-    return cost.cost_of_buildable(trained, problem.constraints, chips, layout, run_recipe)
+    return cost.price_of(chips, flops, experts_of_law)
 
 
 def modelled_mfu(optima: list[Optimum]) -> dict[int, float]:

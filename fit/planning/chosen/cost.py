@@ -10,7 +10,6 @@ from fit.model.chips import CHIPS
 from fit.model.layout import Layout
 from fit.model.serving import BATCHES, LABEL, Served, ServingChips, experts_touched
 from fit.model.shape import ModelShape
-from fit.planning.chosen.chips_used import ChipsUsed
 from fit.planning.chosen.modelled_speed import Speed
 from fit.planning.chosen.planned_layout import PlannedLayout
 from fit.planning.inputs.constraints import Constraints
@@ -161,22 +160,18 @@ class CostedModel:
 
     Attributes:
       shape: Its shape.
-      n_experts: Experts as the law counts them.
       n_active, n_total: Parameters.
       n_parameters: Those that are stored.
       memory_bytes: Of weights and cache when it is served.
-      training_flops: 6 n_active n_tokens.
-      speed: Its modelled speed; None where it trains at the chips' MFU.
+      price: {training_hours, training_dollars}, as `price_of` gives it.
     """
 
     shape: ModelShape
-    n_experts: Any
     n_active: float
     n_total: float
     n_parameters: float
     memory_bytes: float
-    training_flops: float
-    speed: Speed | None
+    price: Json
 
 
 def cost_of(model: CostedModel, constraints: Constraints, chips: Chips) -> Cost:
@@ -200,7 +195,7 @@ def _fields_of_cost(model: CostedModel, constraints: Constraints, chips: Chips) 
     if fewest is not None:
         training_chips, training_bytes = fewest
     return dict(
-        **_price(model, chips),
+        **model.price,
         training_bytes=training_bytes,
         training_chips=training_chips,
         serving_chips=serving.chips,
@@ -241,19 +236,22 @@ def serving_of(served: Served, memory_bytes: float, routed_experts: float, chips
     )
 
 
-def energy_of(chips: ChipsUsed, hours: float) -> Energy | None:
+def energy_of(kind: str, n_chips: int, hours: float) -> Energy | None:
     """The energy of these hours of training; None where the chips' power is not published."""
-    watts = CHIPS[chips.kind].watts
+    watts = CHIPS[kind].watts
     if not watts:
         return None
-    return Energy(kwh=hours * chips.n_used * watts / 1000, watts=watts)
+    return Energy(kwh=hours * n_chips * watts / 1000, watts=watts)
 
 
-def _price(model: CostedModel, chips: Chips) -> Json:
-    """{training_hours, training_dollars}: at the model's own modelled speed, else at the chips' MFU."""
-    if model.speed is None:
-        return chips.price(model.training_flops, model.n_experts, "training_")
-    return chips.price_of_hours(model.speed.hours[1], "training_")
+def price_of(chips: Chips, flops: float, n_experts: float) -> Json:
+    """{training_hours, training_dollars} of FLOPs at the MFU of chips. n_experts: as the law counts them."""
+    return chips.price(flops, n_experts, "training_")
+
+
+def price_of_speed(chips: Chips, speed: Speed) -> Json:
+    """{training_hours, training_dollars} at a modelled speed, on the chips that reach it."""
+    return chips.price_of_hours(speed.hours[1], "training_")
 
 
 def cost_of_buildable(
@@ -271,10 +269,11 @@ def cost_of_buildable(
     values = _fields_of_cost(model, constraints, chips)
     if layout is not None:
         return BuildableCost(**values, **_step_in_layout(layout, chips))
-    step_tokens, step_bytes, microbatch_tokens = _step(run_recipe, model.shape, chips)
+    fixed = constraints.request.fixed_mesh
+    step_tokens, step_bytes, microbatch_tokens = _step(run_recipe, model.shape, chips, fixed)
     mesh = None
-    if constraints.request.fixed_mesh.is_given:
-        mesh = _on_mesh(run_recipe, model.shape, chips, constraints.request.fixed_mesh, step_tokens)
+    if fixed.is_given:
+        mesh = _on_mesh(run_recipe, model.shape, chips, fixed, step_tokens)
     return BuildableCost(
         **values,
         step_tokens=step_tokens,
@@ -308,7 +307,7 @@ def _on_mesh(
 
 def _rows_of(run_recipe: Recipe) -> dict[str, Any]:
     """The fields of Layout on the rows of a recipe."""
-    return dict(sequence=run_recipe.sequence, flash=run_recipe.of_published_models)
+    return dict(sequence=run_recipe.sequence, flash=run_recipe.as_published)
 
 
 def _step_in_layout(layout: PlannedLayout, chips: Chips) -> dict[str, Any]:
@@ -337,11 +336,15 @@ def _step_in_layout(layout: PlannedLayout, chips: Chips) -> dict[str, Any]:
     )
 
 
-def _step(run_recipe: Recipe, shape: ModelShape, chips: Chips) -> tuple[int | None, float | None, int | None]:
+def _step(
+    run_recipe: Recipe, shape: ModelShape, chips: Chips, fixed: MeshRequest
+) -> tuple[int | None, float | None, int | None]:
     """(tokens of the largest batch, bytes of its step, tokens at once where the chips do not hold the whole batch).
 
-    The chips are a mesh of data alone. All are None where the batch is not known.
+    On the mesh that the user fixes, else on one of data alone. All are None where the batch is not known.
     """
+    expert, model, remat = fixed.with_defaults
+    data = chips.n_devices // (expert * model)
     batches = [tokens for _, tokens in run_recipe.batch_tokens or []]
     if not batches:
         return None, None, None
@@ -349,7 +352,15 @@ def _step(run_recipe: Recipe, shape: ModelShape, chips: Chips) -> tuple[int | No
 
     def step_bytes(n_tokens: int) -> float:
         """Memory of all chips in a step of the largest batch with n_tokens at once."""
-        layout = Layout(largest, data=chips.n_devices, microbatch_tokens=n_tokens, **_rows_of(run_recipe))
+        layout = Layout(
+            largest,
+            data=data,
+            expert=expert,
+            model=model,
+            remat=remat,
+            microbatch_tokens=n_tokens,
+            **_rows_of(run_recipe),
+        )
         return chips.n_devices * float(step_counts.memory_of(shape, layout))
 
     of_whole_batch = step_bytes(largest)

@@ -142,23 +142,22 @@ def optimum_at(problem: Problem, best_models: BestModels, i: int, near: list[flo
         speed = modelled_speed.speed_of_candidate(candidate)
         n_chips = candidate.n_chips
     flops = float(training_flops(n_active, n_tokens))
-    chips = constraints.chips
     used = None
     of_model = None
-    if chips is not None:
-        if n_chips not in (None, chips.count):
-            used = n_chips
+    if constraints.chips is not None:
+        chips = constraints.chips.with_count(n_chips)
+        if chips.count != constraints.chips.count:
+            used = chips.count
+        price = cost.price_of(chips, flops, e) if speed is None else cost.price_of_speed(chips, speed)
         costed = CostedModel(
             shape=shape,
-            n_experts=e,
             n_active=n_active,
             n_total=model["n_total"],
             n_parameters=n_parameters,
             memory_bytes=memory_bytes,
-            training_flops=flops,
-            speed=speed,
+            price=price,
         )
-        of_model = cost.cost_of(costed, constraints, chips.with_count(used))
+        of_model = cost.cost_of(costed, constraints, chips)
     return Optimum(
         **model,
         size_bound=str(best_models.size_bound[i]),

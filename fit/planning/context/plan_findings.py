@@ -11,17 +11,26 @@ from fit.messages import sentences
 from fit.messages.finding import Finding, finding
 from fit.model.architecture import PAPER, WHOLE_EXPERTS, Architecture
 from fit.planning.chosen.buildable import Buildable
+from fit.planning.chosen.cost import MeshCost
 from fit.planning.chosen.optimum import Optimum
 from fit.planning.context import reasons_to_doubt
 from fit.planning.inputs.problem import Problem
-from fit.planning.inputs.requests import MeshRequest
 from fit.planning.search import solver
-from fit.planning.space import fewest_chips
+from fit.planning.space import fewest_chips, meshes
 from fit.planning.uncertainty.odds import Odds
 from fit.table.runs import unlikely
 
 FORMS_APART = 1.25  # factor between both forms' median sizes from which they disagree
 LOSSES_APART = 0.01  # difference of their median ln losses from which they disagree
+
+DIVIDED = {  # over axes of a mesh, in words
+    "model.n_experts": "experts",
+    "model.n_heads": "heads",
+    "model.n_kv_heads": "heads of keys",
+    "model.d_ff": "hidden units",
+    "model.d_expert": "hidden units of an expert",
+    "data.seq_len": "tokens of a row",
+}
 
 
 def of_best(problem: Problem, best: Optimum) -> Iterator[Finding]:
@@ -94,8 +103,8 @@ def of_chips(problem: Problem, best: Optimum, built: Buildable | None) -> Iterat
         if mesh and mesh.sending_share is not None and mesh.sending_share > 1 and built.speed is None:
             yield finding("sends_longer", share=mesh.sending_share, **names)
         return
-    if problem.request.fixed_mesh.is_given:
-        yield from _uneven(built, problem.request.fixed_mesh)
+    if mesh is not None:
+        yield from _uneven(problem, built, mesh)
     if cost.microbatch_tokens and cost.step_bytes is not None:
         gb = dict(need=cost.step_bytes / 1e9, limit=chips.memory / 1e9)
         step = dict(step_tokens=cost.step_tokens, microbatch_tokens=cost.microbatch_tokens)
@@ -114,7 +123,8 @@ def _chips_bind(problem: Problem, best: Optimum) -> Finding:
     needed = ""
     if fewest is not None:
         count, _ = fewest
-        needed = f" on {count} chips"
+        if count > chips.count:  # the estimate of the smallest step may lie a little below what the search needs
+            needed = f" on {count} chips"
     return finding(
         "chips_bind",
         needed=needed,
@@ -125,17 +135,15 @@ def _chips_bind(problem: Problem, best: Optimum) -> Finding:
     )
 
 
-def _uneven(built: Buildable, mesh: MeshRequest) -> Iterator[Finding]:
-    """Findings on what of the model the trainer does not divide over the mesh."""
-    counts = [
-        ("model", mesh.model, "heads", built.n_heads),
-        ("model", mesh.model, "heads of keys", built.n_heads if built.n_kv_heads is None else built.n_kv_heads),
-    ]
-    if built.n_experts > 1:
-        counts.insert(0, ("expert", mesh.expert, "experts", built.experts_of_trainer))
-    for axis, size, what, count in counts:
-        if size is not None and count % size:
-            yield finding("mesh_uneven", axis=axis, size=size, what=what, count=count)
+def _uneven(problem: Problem, built: Buildable, mesh: MeshCost) -> Iterator[Finding]:
+    """Findings on what of the model the trainer does not divide over the mesh that the user fixes."""
+    axes = dict(data=mesh.data, expert=mesh.expert, model=mesh.model)
+    has_narrow_experts = problem.architecture.granularity != 1
+    for axis, field, size in meshes.undivided(built.shape, built.sequence, has_narrow_experts, axes):
+        if axis == "data":
+            yield finding("data_axis_uneven", size=mesh.data, d_model=size)
+        else:
+            yield finding("mesh_uneven", axis=axis, size=axes[axis], what=DIVIDED[field], count=size)
 
 
 def forms_disagree(odds: Odds, n_experts: float) -> Finding | None:

@@ -22,7 +22,7 @@ from fit.messages import sentences
 from fit.messages.units import say
 from fit.planning.chosen.buildable import Buildable
 from fit.planning.chosen.chips_used import ChipsUsed
-from fit.planning.chosen.cost import BuildableCost
+from fit.planning.chosen.cost import BuildableCost, MeshCost
 from fit.planning.emit import emitted
 from fit.planning.inputs.training_chips import nearest_experts_value
 from fit.planning.plan import Plan
@@ -80,7 +80,7 @@ def source(law: Law, plan: Plan, base: str | None = None) -> str:
     elif not os.path.exists(base) and not is_shipped(base):
         raise UserError(f"--base_config={base}: no such file")
     is_recipes_own = is_same(base, plan.base_config)
-    is_pretrain = is_recipes_own and plan.base_config == which_recipe.PRETRAIN_CONFIG
+    is_pretrain = is_recipes_own and built.as_published
     begin, get_config = _start(base)
     body = [f"config = {get_config}", *_shape(built, is_pretrain)]
     overrides = _overrides(law, plan, built, base)
@@ -132,18 +132,25 @@ def _on_chips(built: Buildable, cost: BuildableCost, chips: ChipsUsed, has_batch
     layout = built.layout
     mesh = cost.mesh
     if layout is None or mesh is None:
-        if not cost.microbatch_tokens:
-            return []
-        comment = say(CONFIG_MICROBATCH, **chips)
-        return [f"config.microbatch_tokens = {cost.microbatch_tokens:_}  # {comment}"]
+        lines = []
+        if cost.microbatch_tokens:
+            lines.append(f"config.microbatch_tokens = {cost.microbatch_tokens:_}  # {say(CONFIG_MICROBATCH, **chips)}")
+        return lines if mesh is None else [*lines, *_mesh(mesh)]
     lines = [f"# {say(CONFIG_LAYOUT, **{**chips, **mesh, 'count': chips.n_used})}"]
     if not has_batches:
         lines.append(f"config.batch_tokens = ({_ramp(layout.ramp)},)")
     lines.append(f"config.microbatch_tokens = {cost.microbatch_tokens or 0:_}")
     lines.append(f"config.model.group_tokens = {mesh.group_tokens:_}")
-    lines.append(f"config.mesh.expert = {mesh.expert}")
-    lines.append(f"config.mesh.model = {mesh.model}")
-    return [*lines, f"config.remat = {mesh.remat!r}"]
+    return [*lines, *_mesh(mesh)]
+
+
+def _mesh(mesh: MeshCost) -> list[str]:
+    """Lines that set the mesh and the remat."""
+    return [
+        f"config.mesh.expert = {mesh.expert}",
+        f"config.mesh.model = {mesh.model}",
+        f"config.remat = {mesh.remat!r}",
+    ]
 
 
 def _one_rate(peak: float | None) -> list[str]:

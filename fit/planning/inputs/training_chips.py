@@ -69,7 +69,7 @@ class Chips:
         """Those of the chips that a layout uses."""
         return self.with_count(int(layout.n_devices) // self.chip.devices)
 
-    def rate(self, n_experts: int | None) -> float:
+    def rate(self, n_experts: float | None) -> float:
         """FLOP/s that training a model of n_experts, as the law counts them, reaches on all chips.
 
         Where `mfu` is by number of experts and lacks this one, the nearest number that it has counts.
@@ -86,7 +86,7 @@ class Chips:
             return {n_experts: SECONDS_PER_HOUR * hours * self.rate(n_experts) for n_experts in self.mfu}
         return SECONDS_PER_HOUR * hours * self.rate(None)
 
-    def price(self, flops: float, n_experts: int, name: str = "") -> dict[str, float | None]:
+    def price(self, flops: float, n_experts: float, name: str = "") -> dict[str, float | None]:
         """{NAMEhours, NAMEdollars} of these FLOPs; dollars are None where no price is given."""
         return self.price_of_hours(flops / self.rate(n_experts) / SECONDS_PER_HOUR, name)
 

@@ -52,6 +52,7 @@ class Recipe:
       extrapolation: by what factor the run lies above the sizes of the runs behind rate and batch: the largest over
         the laws that were asked. 1 within them.
       family: whether the model is built like a published one, whatever its size.
+      as_published: whether it is the recipe of published models, not that of the law's runs.
       laws: for each published law its name, source, learning_rate, batch_tokens and extrapolation.
       note: a sentence on what differs from the recipe of the law's runs; empty for theirs.
       findings: on what is doubtful.
@@ -70,18 +71,14 @@ class Recipe:
     learning_rate_source: str
     extrapolation: float
     family: bool = False
+    as_published: bool = False
     laws: tuple[dict[str, Any], ...] = ()
     note: str = ""
     findings: tuple[Finding, ...] = ()
 
-    @property
-    def of_published_models(self) -> bool:
-        """Whether it is the recipe of published models, not that of the law's runs."""
-        return self.base_config == PRETRAIN_CONFIG
-
     def exact_parameters(self, model: Model) -> int:
         """Every weight of the model, with the norms of this recipe: RMSNorms in that of published models."""
-        if self.of_published_models:
+        if self.as_published:
             return int(model.shape.exact_parameters(rms_norms=True, final_norm=True))
         return model.exact_parameters
 
@@ -148,7 +145,7 @@ def rate_note(law: Law, model: Model, n_tokens: float, run_recipe: Recipe) -> st
     run = rates.run_of(model.shape, n_tokens, PRETRAIN_SEQUENCE)
     if rate is None or law.tuning is not None or run.active < rates.SMALLEST_ACTIVE:
         return ""
-    if not run_recipe.of_published_models:
+    if not run_recipe.as_published:
         other: float | None = rates.learning_rate(run)[0]
         sentence = sentences.RATE_WITHIN
     elif run_recipe.family or which_recipe.beyond(law, model, n_tokens) == 1:
@@ -303,6 +300,7 @@ def _of_published_models(law: Law, model: Model, n_tokens: float, family: bool, 
         learning_rate_source=rate_source,
         extrapolation=extrapolation,
         family=family,
+        as_published=True,
         laws=laws,
         note=say(
             sentences.RECIPE_DIFFERS,

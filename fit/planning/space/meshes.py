@@ -7,6 +7,7 @@ import functools
 import json
 import math
 import pathlib
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -53,6 +54,28 @@ def divides(
       has_narrow_experts: whether experts have a width of their own.
       data, expert, model: devices of the meshes' axes, which broadcast with the models.
     """
+    axes = dict(data=data, expert=expert, model=model)
+    fits = np.ones(np.broadcast(shape.d_model, data).shape, bool)
+    for axis, _, values in _divided(shape, sequence, has_narrow_experts):
+        fits &= values % axes[axis] == 0
+    return fits
+
+
+def undivided(
+    shape: ModelShape, sequence: int, has_narrow_experts: bool, axes: Mapping[str, int]
+) -> list[tuple[str, str, int]]:
+    """The sizes of one model that a mesh must divide and does not: [(axis, field of the config, size)].
+
+    Args:
+      shape, sequence, has_narrow_experts: as `divides` takes them.
+      axes: {data, expert, model: devices}.
+    """
+    sizes = _divided(shape, sequence, has_narrow_experts)
+    return [(axis, field, int(size)) for axis, field, size in sizes if size % axes[axis]]
+
+
+def _divided(shape: ModelShape, sequence: int, has_narrow_experts: bool) -> Iterator[tuple[str, str, Numbers]]:
+    """(axis, field of the config, its values) of all that a mesh must divide. The arguments are those of `divides`."""
     is_mixture = bool(np.all(np.greater(shape.n_experts, 1)))
     has_dense_blocks = bool(np.any(np.greater(shape.n_dense_blocks, 0)))
     of_models = kinds(is_mixture, is_mixture and has_narrow_experts, has_dense_blocks)
@@ -65,13 +88,10 @@ def divides(
         "model.d_expert": shape.d_expert,
         "data.seq_len": sequence,
     }
-    axes = dict(data=data, expert=expert, model=model)
-    fits = np.ones(np.broadcast(shape.d_model, data).shape, bool)
     for rule in DIVISIBILITY["fields"]:
         (axis,) = rule["axes"]
         if rule["of"] in of_models:
-            fits &= values[rule["field"]] % axes[axis] == 0
-    return fits
+            yield axis, rule["field"], values[rule["field"]]
 
 
 def kinds(is_mixture: bool, has_narrow_experts: bool, has_dense_blocks: bool) -> set[str]:

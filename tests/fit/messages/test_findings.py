@@ -65,6 +65,7 @@ PLANS = {
     "chips_bind_by_time": dict(chips="H100:1", hours=50000, experts=(32,)),
     "many_steps": dict(chips="H100:1", hours=50000, experts=(32,)),
     "step_too_large": dict(flops=1e22, chips="H100:2", mfu=0.4, shape="paper"),
+    "data_axis_uneven": dict(flops=1e21, chips="H100:56", experts=(8,), mesh="expert:8", shape="paper"),
     "mesh_uneven": dict(flops=1e21, chips="H100:48", experts=(8,), mesh="expert:3", shape="paper"),
     "tokens_per_parameter": dict(flops=1e26, max_tokens=1e9),
     "worse_than_guess": dict(flops=1e9),

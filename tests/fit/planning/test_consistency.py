@@ -188,3 +188,40 @@ def test_speeds_of_ones_own_are_of_the_models_that_the_grid_has(tmp_path):
     same_width = published.shape.d_model == width
     shapes = [published.of(np.array(i)) for i in np.flatnonzero(same_width)]
     assert run.shape in [dataclasses.replace(shape, n_blocks=run.shape.n_blocks) for shape in shapes]
+
+
+def test_a_given_mfu_is_that_of_all_chips():
+    """Hours become FLOPs at it, and FLOPs hours: also where the layout that is built leaves some chips idle."""
+    plan = fit.plan(LAW, chips="H100:63", hours=100, mfu=0.4)
+    assert plan.chips.used < 63
+    assert plan.best.cost.training_hours == pytest.approx(100)
+    assert plan.buildable.cost.training_hours == pytest.approx(100, rel=1e-6)
+    assert "on 63 x H100 at MFU 0.4" in " ".join(str(plan).split())
+
+
+def test_a_narrow_model_is_priced_on_the_chips_of_its_speed():
+    """It has no layout. Its hours are those of fewer chips, and so are its dollars and its energy."""
+    plan = fit.plan(LAW, chips="H100:1024", flops=1e16, dollars_per_hour=2)
+    built = plan.buildable
+    assert built.layout is None and plan.chips.used < 1024
+    assert built.cost.training_dollars == pytest.approx(2 * plan.chips.used * built.cost.training_hours)
+    assert plan.energy.kwh == pytest.approx(built.cost.training_hours * plan.chips.used * plan.energy.watts / 1000)
+    assert built.cost.training_dollars == pytest.approx(plan.best.cost.training_dollars, rel=0.01)
+
+
+def test_a_given_mesh_is_emitted(tmp_path):
+    path = tmp_path / "planned.py"
+    flags = ["--flops=1e20", "--chips=H100:8", "--shape=paper", "--mesh=expert:4,remat:dots", f"--emit_config={path}"]
+    assert command_line.run(["plan", f"--law={LAW}", *flags]) == 0
+    lines = path.read_text().splitlines()
+    assert {"    config.mesh.expert = 4", "    config.mesh.model = 1", "    config.remat = 'dots'"} <= set(lines)
+
+
+def test_runs_of_the_pretraining_config_have_their_own_recipe(tmp_path):
+    """Within their sizes a plan has it, not that of published models: norms are counted and batches are kept alike."""
+    law = fit_runs.write_demo_law(tmp_path / "law.json", base_config="configs/pretrain.py")
+    path = tmp_path / "planned.py"
+    assert command_line.run(["plan", f"--law={law}", "--flops=1e12", f"--emit_config={path}"]) == 0
+    built = fit.plan(law, flops=1e12).buildable
+    assert not built.recipe_laws
+    assert built.memory_bytes == 2 * built.exact_parameters  # in bfloat16, without a cache
