@@ -309,6 +309,7 @@ class Model:
     Heads have width_per_block units and experts are whole, unless the architecture's fields say otherwise.
 
     Attributes:
+      architecture: how it is built.
       n_experts: as the caller counts them.
       fields: those of the trainer's config.model that a plan chooses, first those that every model has.
       shape: what counts it, with experts as the trainer counts them.
@@ -336,6 +337,7 @@ class Model:
         """
         d_model = width or n_blocks * architecture.width_per_block
         head_dim = architecture.width_per_block
+        self.architecture = architecture
         self.n_experts = n_experts
         self.fields = dict(
             d_model=d_model,

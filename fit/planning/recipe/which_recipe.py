@@ -3,17 +3,18 @@
 Axes: [n_shapes] models of one number of experts.
 """
 
+import dataclasses
 import math
 
 import numpy as np
 
-from fit.aliases import Array
+from fit.aliases import Array, Numbers
 from fit.fitted_law import batches as batches_lib
-from fit.fitted_law import models
+from fit.fitted_law import law_counts, models
 from fit.fitted_law.batches import PAPERS_CONFIG, SEQUENCE
 from fit.fitted_law.law import ROUNDING, Law
 from fit.fitted_law.tuning import BATCH
-from fit.model.architecture import BATCH_RAMP, PAPER, Model, Ramp
+from fit.model.architecture import BATCH_RAMP, PAPER, Architecture, Model, Ramp
 from fit.model.shape import ModelShape
 from fit.planning.recipe import rates
 
@@ -23,7 +24,7 @@ SIZE_COLUMNS = ("n_active", "n_total", "n_tokens")  # columns of a law that tell
 
 
 def tokens_of_recipe(
-    law: Law, shape: ModelShape, as_published: bool, base: str | None, family: bool
+    law: Law, architecture: Architecture, shape: ModelShape, as_published: bool, base: str | None, family: bool
 ) -> tuple[Array, Array, Array]:
     """On which training tokens runs of models have a recipe.
 
@@ -32,6 +33,7 @@ def tokens_of_recipe(
 
     Args:
       law: what they are planned by.
+      architecture: how they are built.
       shape: one model, or arrays [n_shapes].
       as_published: whether the recipe in question is that of published models, else of the law's runs.
       base: the config file of the law's runs; None where it is not known.
@@ -42,11 +44,8 @@ def tokens_of_recipe(
     """
     inside = np.asarray(shape.n_active - shape.embedding_and_head)
     is_large = inside >= rates.SMALLEST_ACTIVE
-    counts = dict(n_active=shape.n_active, n_total=shape.n_total)
-    if not law.counts_embedding:
-        counts["n_total"] = shape.n_total - shape.embedding_and_head
     is_beyond = np.full(inside.shape, family or base is None)
-    for name, values in counts.items():
+    for name, values in _counted(law, architecture, shape).items():
         if name in law.form.columns and name in law.ranges:
             is_beyond |= values > law.ranges[name][1] * (1 + ROUNDING)
     most_of_runs = math.inf
@@ -58,11 +57,23 @@ def tokens_of_recipe(
     return ~is_large | ~is_beyond, np.zeros(inside.shape), np.where(is_large, most_of_runs, np.inf)
 
 
+def _counted(law: Law, architecture: Architecture, shape: ModelShape) -> dict[str, Numbers]:
+    """{n_active, n_total} of models as the ranges of a law's runs count them: with the law's own vocabulary."""
+    n_active = law_counts.counted_n_active(law, architecture, shape.n_active, shape.d_model)
+    n_total = shape.n_total - law_counts.uncounted_rows(law, architecture) * shape.d_model
+    return dict(n_active=n_active, n_total=n_total)
+
+
 def is_published(law: Law, model: Model, n_tokens: float, family: bool) -> bool:
     """Whether a run of one model has the recipe of published models. The arguments are those of `tokens_of_recipe`."""
     base, _ = runs_config(law, has_papers_shape(model))
-    has_recipe, least, _ = tokens_of_recipe(law, model.shape, True, base, family)
+    has_recipe, least, _ = tokens_of_recipe(law, _as_built(model), model.shape, True, base, family)
     return bool(has_recipe & (n_tokens > least))
+
+
+def _as_built(model: Model) -> Architecture:
+    """The architecture of a model, with the vocabulary that it is built with."""
+    return dataclasses.replace(model.architecture, vocab_size=model.fields["vocab_size"])
 
 
 def beyond(law: Law, model: Model, n_tokens: float) -> float:
@@ -70,10 +81,8 @@ def beyond(law: Law, model: Model, n_tokens: float) -> float:
 
     The factor is 1 within the runs, and where the law does not say how large they were.
     """
-    n_total = float(model.shape.n_total)
-    if not law.counts_embedding:
-        n_total = rates.run_of(model.shape, n_tokens, PRETRAIN_SEQUENCE).total
-    outside = law.extrapolation(n_active=float(model.shape.n_active), n_total=n_total, n_tokens=n_tokens)
+    counted = {name: float(value) for name, value in _counted(law, _as_built(model), model.shape).items()}
+    outside = law.extrapolation(**counted, n_tokens=n_tokens)
     return max([1.0, *(o["factor"] for o in outside if o["column"] in SIZE_COLUMNS and o["value"] > o["high"])])
 
 

@@ -78,7 +78,9 @@ def _model_of(problem: Problem, width: int, routed: int) -> Model:
     request = problem.request
     base, _ = which_recipe.runs_config(problem.law, False)
     published = _of_style(problem, True, width, routed)
-    has_recipe, least, _ = which_recipe.tokens_of_recipe(problem.law, published.shape, True, base, request.family)
+    has_recipe, least, _ = which_recipe.tokens_of_recipe(
+        problem.law, problem.padded, published.shape, True, base, request.family
+    )
     if has_recipe and least == 0:
         return published
     return _of_style(problem, False, width, routed)

@@ -141,7 +141,9 @@ def _models(problem: Problem, routed: int, as_published: bool) -> ModelGrid:
     shape = shapes.shapes(problem.grid, problem.padded, style, routed)
     base, _ = which_recipe.runs_config(problem.law, False)
     family = problem.request.family
-    has_recipe, least, most = which_recipe.tokens_of_recipe(problem.law, shape, as_published, base, family)
+    has_recipe, least, most = which_recipe.tokens_of_recipe(
+        problem.law, problem.padded, shape, as_published, base, family
+    )
     rows = np.flatnonzero(has_recipe)
     architecture = problem.padded
     return _described(problem, architecture, take(shape, rows), as_published, least[rows], most[rows])

@@ -225,3 +225,17 @@ def test_runs_of_the_pretraining_config_have_their_own_recipe(tmp_path):
     built = fit.plan(law, flops=1e12).buildable
     assert not built.recipe_laws
     assert built.memory_bytes == 2 * built.exact_parameters  # in bfloat16, without a cache
+
+
+@pytest.mark.parametrize("vocab_size", [8_192, 128_256])
+def test_within_the_runs_sizes_a_plan_has_their_recipe(vocab_size):
+    """Sizes are counted with the law's own vocabulary, for the recipe as for what is said to be outside."""
+    recipes = set()
+    for flops in np.geomspace(1e19, 1e22, 13):
+        built = fit.plan(LAW, flops=flops, shape=f"vocab_size:{vocab_size}").buildable
+        sizes = {row["column"] for row in built.extrapolation if row["value"] > row["high"]}
+        is_beyond = bool(sizes & {"n_active", "n_total", "n_tokens"})
+        if built.shape.n_active - built.shape.embedding_and_head > 6e7:  # smaller ones have the runs' recipe anyway
+            assert bool(built.recipe_laws) == is_beyond
+            recipes.add(is_beyond)
+    assert recipes == {True, False}
