@@ -231,7 +231,7 @@ def test_runs_of_the_pretraining_config_have_their_own_recipe(tmp_path):
 def test_within_the_runs_sizes_a_plan_has_their_recipe(vocab_size):
     """Sizes are counted with the law's own vocabulary, for the recipe as for what is said to be outside."""
     recipes = set()
-    for flops in np.geomspace(1e19, 1e22, 13):
+    for flops in (1e20, 7.943e20, 1e22):
         built = fit.plan(LAW, flops=flops, shape=f"vocab_size:{vocab_size}").buildable
         sizes = {row["column"] for row in built.extrapolation if row["value"] > row["high"]}
         is_beyond = bool(sizes & {"n_active", "n_total", "n_tokens"})
