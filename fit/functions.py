@@ -427,7 +427,7 @@ def page(
     Raises:
       UserError: The page does not know the formula of a law, or there are no such chips.
     """
-    from fit.planning.inputs.options import kind_and_count
+    from fit.planning.inputs.chip_flags import kind_and_count
     from fit.render import figures
     from fit.render.planner import page as planner
     from fit.results import Page

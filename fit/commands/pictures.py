@@ -9,7 +9,8 @@ from fit.commands import flags
 from fit.errors import UserError
 from fit.fitted_law.law import load
 from fit.messages import lines
-from fit.planning.inputs.options import ShapeOptions, experts_to_compare, kind_and_count
+from fit.planning.inputs.chip_flags import kind_and_count
+from fit.planning.inputs.options import ShapeOptions, experts_to_compare
 from fit.render import figures, report, tables
 from fit.render.planner import page
 from fit.render.report_options import ReportOptions

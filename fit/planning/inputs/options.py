@@ -1,12 +1,6 @@
 """Options of `fit plan` and `fit compare`: the budget, the limits, and how models are built."""
 
 import dataclasses
-import json
-import math
-import os
-import pathlib
-import re
-from typing import Any
 
 from fit.errors import UserError
 from fit.fitted_law.law import Law
@@ -31,6 +25,7 @@ from fit.options import (
     unchecked,
     whole,
 )
+from fit.planning.inputs import chip_flags
 from fit.planning.inputs.constraints import Constraints
 from fit.planning.inputs.requests import PAPER_SHAPE, MeshRequest, ShapeRequest
 from fit.planning.inputs.training_chips import MEMORY_SHARE, MFU, Chips
@@ -44,10 +39,6 @@ ARCHITECTURE_FIELDS = dict(
 
 # Sentences that this file alone says.
 SPEEDS_NEED_TIME = "--speeds needs --chips, without --mfu and --shape=paper"
-MFU_MISSING = (
-    "--mfu={value}: expected a number for E = {missing}, found only {known}. --experts names the numbers of experts "
-    "to compare"
-)
 ONE_MFU = "--mfu={value}: the compared laws have different numbers of experts: give one number"
 TOO_FEW_EPOCHS = "--epochs={value:g}: expected a number from 1 up"
 NO_WHOLE_CHOICE = "--shape={value}: experts of granularity {split:g}, {shared} of them shared, cannot make up {used:g}"
@@ -128,69 +119,6 @@ class ShapeOptions(Options):
     def architecture(self, law: Law) -> Architecture:
         """The law's own architecture, with these options. Raises UserError where the law's runs had several."""
         return law.shaped(self.shape.vocab_size, self.shape.width_per_block)
-
-
-def kind_and_count(text: str) -> tuple[str, int]:
-    """The kind of chip and the number of chips that --chips names.
-
-    H100 is one chip; H100:64, H100:8x8 and v5p:4x4x4 are 64. The kind may be in lower case. Raises UserError for
-    anything else.
-    """
-    typed, colon, sizes = text.partition(":")
-    kind_by_lower_name = {kind.lower(): kind for kind in CHIPS}
-    kind = kind_by_lower_name.get(typed.lower())
-    count = 1
-    if colon and re.fullmatch(r"[0-9]{1,10}(x[0-9]{1,10}){0,2}", sizes):
-        count = math.prod(map(int, sizes.split("x")))
-    elif colon:
-        count = 0
-    if kind is None or not 0 < count <= 10**9:
-        raise UserError(say(sentences.NO_CHIPS, value=text, kinds=", ".join(CHIPS)))
-    return kind, count
-
-
-def _mfu_of(option: Any, experts: tuple[int, ...]) -> float | dict[int, float]:
-    """The MFU that --mfu gives.
-
-    Args:
-      option: A number, a dictionary by n_experts, or text of either: 0.4, {"1": 0.45, "8": 0.38}, or the path of a file
-        of these.
-      experts: Numbers of experts that a dictionary must name.
-
-    Raises:
-      UserError: It is no such MFU.
-    """
-
-    def refused(reason: str) -> UserError:
-        """The error for what is no MFU."""
-        return UserError(say(sentences.NO_MFU, value=str(option), found=reason))
-
-    table: Any = option
-    try:
-        mfu = float(option)
-        if 1e-6 <= mfu <= 1:
-            return mfu
-        raise refused(f"{mfu:g}")
-    except (TypeError, ValueError):  # no number
-        pass
-    try:
-        if isinstance(option, (str, os.PathLike)):
-            text = str(option)
-            table = json.loads(text if text.startswith("{") else pathlib.Path(option).read_text(encoding="utf-8"))
-        table = {int(e): value for e, value in table.items()}
-    except FileNotFoundError:
-        raise refused("neither a number nor a file") from None
-    except (OSError, ValueError, AttributeError, RecursionError) as error:
-        raise refused("no such table") from error
-    for e, value in table.items():
-        if e < 1:
-            raise refused(f"E = {e}")
-        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 1e-6 <= value <= 1:
-            raise refused(f"{json.dumps(value)} at E = {e}")
-    missing = [e for e in experts if e not in table]
-    if missing:
-        raise UserError(say(MFU_MISSING, value=option, missing=missing[0], known=", ".join(map(str, table))))
-    return {e: float(value) for e, value in sorted(table.items())}
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -325,9 +253,9 @@ class BudgetOptions(Options):
             if self.changed("devices") and self.memory_gb is None:
                 raise UserError("--devices needs --memory_gb or --chips")
             return None
-        kind, count = kind_and_count(self.chips)
+        kind, count = chip_flags.kind_and_count(self.chips)
         self._check_mesh(count * CHIPS[kind].devices)
-        mfu = MFU if self.mfu is None else _mfu_of(self.mfu, experts)
+        mfu = MFU if self.mfu is None else chip_flags.mfu_of(self.mfu, experts)
         return Chips(
             kind,
             count,

@@ -18,7 +18,7 @@ import numpy as np
 from fit.aliases import Array, ByName, Floats, Numbers
 from fit.model.architecture import Architecture, root
 from fit.planning.inputs.grid import Grid
-from fit.planning.inputs.problem import Problem
+from fit.planning.inputs.problem import PLATEAU, Problem
 from fit.planning.search.best_candidate import best_among, candidates_within, size_bound
 from fit.planning.search.best_models import GAIN, MODEL_COLUMNS, BestInDraws, BestModels, gain_of_tokens
 from fit.planning.space import within_hours
@@ -159,6 +159,8 @@ def _best_of_shapes(
 ) -> dict[str, Array]:
     """The best shape of one recipe in each draw: its index `shape`, and its numbers; loss is infinite for none.
 
+    On a plateau of the loss it is the smallest one, as the best candidate of a plan is.
+
     Args:
       problem: The problem.
       models: The shapes.
@@ -170,6 +172,11 @@ def _best_of_shapes(
     losses = np.where(np.isnan(losses), np.inf, losses)
     best = np.argmin(losses, axis=1)
     rows = np.arange(len(losses))
+    if problem.plateau_tolerance:
+        sizes = models.n_active[shapes]
+        is_as_good = losses <= losses[rows, best, None] * (1 + problem.plateau_tolerance)
+        smallest = np.argmin(np.where(is_as_good, sizes, np.inf), axis=1)
+        best = np.where(sizes[smallest] <= PLATEAU * sizes[best], smallest, best)
     return dict(
         shape=shapes[best],
         n_active=models.n_active[shapes][best],

@@ -239,3 +239,11 @@ def test_within_the_runs_sizes_a_plan_has_their_recipe(vocab_size):
             assert bool(built.recipe_laws) == is_beyond
             recipes.add(is_beyond)
     assert recipes == {True, False}
+
+
+def test_on_a_plateau_the_size_lies_within_the_interval_of_its_draws():
+    """Where larger models gain nothing, draws of the speed choose the smallest one as the plan does."""
+    plan = fit.plan(LAW, chips="H100:64", hours=2000, max_tokens=1e10, epochs=4, experts=(1, 8))
+    for row in plan.optima:
+        low, high = plan.odds.row(row.n_experts).n_active
+        assert row.size_bound == "plateau" and low <= row.n_active <= high
