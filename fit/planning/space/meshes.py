@@ -25,15 +25,15 @@ def all_meshes(
     n_devices: int, models: tuple[int, ...], expert: int | None, model: int | None
 ) -> list[tuple[int, int, int]]:
     """All meshes (data, expert, model) of n_devices; `expert` and `model` fix the size of an axis."""
-    found = []
+    divided = []
     for model_size in models if model is None else (model,):
         rest = n_devices // model_size
         if n_devices % model_size:
             continue
         for expert_size in divisors(rest) if expert is None else (expert,):
             if rest % expert_size == 0:
-                found.append((rest // expert_size, expert_size, model_size))
-    return found
+                divided.append((rest // expert_size, expert_size, model_size))
+    return divided
 
 
 @functools.cache

@@ -36,8 +36,8 @@ def trained(problem: Problem, models: ModelGrid, rows: Array, n_tokens: Array) -
     """Those of the rows that have candidates. The arguments are those of `candidates_of`."""
     choices = LayoutChoices(problem, models)
     could_be_best = np.full((len(rows), len(choices.counts)), True)
-    found = _in_layouts(choices, rows, choices.counts, n_tokens, could_be_best)
-    return np.empty(0, int) if found is None else np.unique(found.row)
+    layouts = _in_layouts(choices, rows, choices.counts, n_tokens, could_be_best)
+    return np.empty(0, int) if layouts is None else np.unique(layouts.row)
 
 
 def _on_all_chips_then_fewer(choices: LayoutChoices, rows: Array, n_tokens: Array) -> Iterator[Candidates]:
@@ -45,9 +45,9 @@ def _on_all_chips_then_fewer(choices: LayoutChoices, rows: Array, n_tokens: Arra
     fastest = np.full(choices.models.exact_parameters.shape, np.inf)  # seconds of a token of each shape
     for counts in (choices.counts[-1:], choices.counts[:-1]):
         could_be_best = choices.least_seconds[rows, None] / counts <= fastest[rows, None]
-        found = _in_layouts(choices, rows, counts, n_tokens, could_be_best)
-        if found is not None:
-            candidates = choices.timed(found)
+        layouts = _in_layouts(choices, rows, counts, n_tokens, could_be_best)
+        if layouts is not None:
+            candidates = choices.timed(layouts)
             np.minimum.at(fastest, candidates.row, candidates.seconds_per_token)
             yield candidates
 

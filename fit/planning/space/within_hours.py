@@ -38,12 +38,12 @@ def could_be_best(problem: Problem, by_recipe: list[ModelGrid], hours: tuple[flo
     """
     searches = [_Search(problem, models, hours) for models in by_recipe]
     lowest = problem.loss_cutoff
-    found: dict[int, Candidates] = {}
+    candidates: dict[int, Candidates] = {}
     for i in sorted(range(len(searches)), key=lambda i: searches[i].least_loss):
         parts, lowest = searches[i].candidates(lowest)
         if parts:
-            found[i] = joined(parts)
-    return [found[i] for i in sorted(found)]
+            candidates[i] = joined(parts)
+    return [candidates[i] for i in sorted(candidates)]
 
 
 def least_loss(problem: Problem, models: ModelGrid, hours: float) -> float:
@@ -99,9 +99,9 @@ class _Search:
             rows = order[start:stop][bound[start:stop] <= self.cutoff(lowest)]
             n_before = len(parts)
             for counts in (self.choices.counts[-1:], self.choices.counts[:-1]):  # on all chips, then on fewer
-                found = self.in_layouts(rows, counts, self.cutoff(lowest))
-                if found is not None:
-                    part = self.choices.timed(found)
+                layouts = self.in_layouts(rows, counts, self.cutoff(lowest))
+                if layouts is not None:
+                    part = self.choices.timed(layouts)
                     self.note_fastest(part)
                     tokens = part.tokens_within_hours(self.problem, self.hours[0])
                     losses = loss_of_shapes(self.problem, self.models, part.row, tokens)
