@@ -75,15 +75,17 @@ def compare(
 
     Args:
       laws: The laws. Default: five published ones.
-      shape: Shape of models. Default: the law's own, in sizes that hardware likes. Fields: vocab_size (tokens in
-        the vocabulary, of which FLOPs, memory and prices count embedding and head; the law sees the blocks as with
-        its own); width_per_block (d_model / n_blocks, which is also d_model / n_heads); kv_share (key-value heads
-        per query head; below 1 saves cache and attention); dense_blocks (dense blocks before a mixture's other
-        blocks); used (expert width that a token uses, in widths of the dense layer; laws that read sparsity or
-        top_k choose among several: used:1,used:2); granularity (how many times narrower an expert is than the dense
-        layer; a token uses as many times more); shared_experts (experts that all tokens use, of those that a token
-        uses); paper (by its name alone: whole blocks and heads of the law's own shape, in place of the widths,
-        heads and experts that hardware likes, on a mesh of `chips` that the trainer starts).
+      shape: Shape of models. Default: each law's own, in sizes that hardware likes. All laws have one vocab_size
+        and one width_per_block, so that they count alike: their own where these agree, else the paper's. Fields:
+        vocab_size (tokens in the vocabulary, of which FLOPs, memory and prices count embedding and head; the law
+        sees the blocks as with its own); width_per_block (d_model / n_blocks, which is also d_model / n_heads);
+        kv_share (key-value heads per query head; below 1 saves cache and attention); dense_blocks (dense blocks
+        before a mixture's other blocks); used (expert width that a token uses, in widths of the dense layer; laws
+        that read sparsity or top_k choose among several: used:1,used:2); granularity (how many times narrower an
+        expert is than the dense layer; a token uses as many times more); shared_experts (experts that all tokens
+        use, of those that a token uses); paper (by its name alone: whole blocks and heads of the law's own shape,
+        in place of the widths, heads and experts that hardware likes, on a mesh of `chips` that the trainer
+        starts).
       like: config.json of a model to start from, or a published model's name: its sizes, what laws say of it, and
         plans of models built like it. Names: Llama-3.2-1B, Llama-3.1-8B, Llama-3.1-70B, Llama-3.1-405B, Qwen3-0.6B,
         Qwen3-8B, Qwen3-32B, Qwen2.5-7B, Gemma-3-1B, Mistral-7B, OLMo-2-7B, SmolLM2-1.7B, OLMoE-1B-7B, Mixtral-8x7B,

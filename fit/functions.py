@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from fit.errors import UserError
 from fit.fitted_law.forecast import PredictOptions
 from fit.fitting.options import FitOptions
-from fit.planning.inputs.options import BudgetOptions, PlanOptions
+from fit.planning.inputs.options import CompareOptions, PlanOptions
 from fit.render.plot_options import PlotOptions
 from fit.render.report_options import ReportOptions
 from fit.signatures import takes_options
@@ -170,7 +170,7 @@ def plan(law: "Law | str | os.PathLike", *, options: PlanOptions) -> "Plan":
 
 
 @takes_options
-def compare(laws: "Sequence[Law | str | os.PathLike] | None" = None, *, options: BudgetOptions) -> "Comparison":
+def compare(laws: "Sequence[Law | str | os.PathLike] | None" = None, *, options: CompareOptions) -> "Comparison":
     """Compares what several laws answer to one budget, each against its own best dense model.
 
     Args:

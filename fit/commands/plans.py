@@ -8,7 +8,7 @@ from fit.errors import UserError
 from fit.fitted_law.law import load
 from fit.planning import make_comparison, make_plan
 from fit.planning.emit import plan_config
-from fit.planning.inputs.options import BudgetOptions, PlanOptions
+from fit.planning.inputs.options import CompareOptions, PlanOptions
 from fit.planning.several_laws.comparison import LAWS
 from fit.render import figures
 from fit.studies.architecture_search import holistic_runs
@@ -79,7 +79,7 @@ class AddCommand(flags.OfLaw, flags.Names, flags.JsonOutput):
 
 
 @dataclasses.dataclass(kw_only=True)
-class CompareCommand(BudgetOptions, flags.JsonOutput):
+class CompareCommand(CompareOptions, flags.JsonOutput):
     """Compare the answers of several laws to one budget, each against its own best dense model, and say where they
     agree.
 

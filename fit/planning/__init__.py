@@ -1,12 +1,12 @@
-"""The best model under constraints: make_problem.py, from options to a problem; solve.py, from that to its best models
-and the recommended one; make_plan.py, from these to a plan; make_comparison.py, from laws and a budget to their plans
-beside each other.
+"""The best model under constraints: solve.py, from options to the best models and the recommended one; make_plan.py,
+from these to a plan; make_comparison.py, from laws and a budget to their plans beside each other.
 
 They go through these folders, from the top down. Commands call them, then emit/.
 
 inputs/          the problem: law, budget, limits, numbers of experts, chips, and the grid to choose from
 recipe/          how a model is trained: that of the law's runs, or of published models
 space/           the models of that grid, and how fast chips train them in their layouts
+make_problem.py  a problem, complete, from the options of a plan or from the limits that laws share
 search/          the best size and tokens with each number of experts, as arrays: by FLOPs or by hours
 chosen/          the best models as records, with speed and cost, and the model to build
 uncertainty/     joint draws of law and speeds, and how often each number of experts is the best in them

@@ -6,6 +6,7 @@ law that counts otherwise is given its own counts of the same model. Also compar
 model lies below its best dense model under the same limits, and how many more FLOPs that dense model would need.
 """
 
+import dataclasses
 from collections.abc import Sequence
 
 from fit.errors import UserError
@@ -15,7 +16,8 @@ from fit.planning.context import reference_model
 from fit.planning.inputs.options import BudgetOptions
 from fit.planning.several_laws import agreement, votes
 from fit.planning.several_laws.comparison import ABOUT, Comparison, LawPlan, NoPlan
-from fit.planning.several_laws.law_plan import SharedProblem, plan_by_law
+from fit.planning.several_laws.law_plan import plan_by_law
+from fit.planning.several_laws.shared_problem import SharedProblem
 
 
 def compare(laws: Sequence[Law], options: BudgetOptions) -> Comparison:
@@ -25,15 +27,8 @@ def compare(laws: Sequence[Law], options: BudgetOptions) -> Comparison:
       UserError: No law has a feasible model, or a law cannot be planned with.
     """
     reference = options.reference_model
-    shared = SharedProblem(
-        shape=options.shape_fields,
-        constraints=options.constraints_of_all_laws(),
-        experts=options.experts,
-        used=options.shape.used,
-        reference=reference,
-        has_modelled_speeds=options.has_modelled_speeds,
-        speeds=options.speeds,
-    )
+    shared = SharedProblem.of_options(laws, options, options.constraints_of_all_laws())
+    shared = dataclasses.replace(shared, has_modelled_speeds=options.has_modelled_speeds, speeds=options.speeds)
     plans: list[LawPlan] = []
     without_model: list[NoPlan] = []
     for law in laws:

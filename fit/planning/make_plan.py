@@ -120,7 +120,7 @@ def _plan_of(
         base_config=base_config,
         overrides=overrides,
         extrapolation=best.extrapolation,
-        best_at_edge=reasons_to_doubt.is_best_at_edge(law, problem.experts, best.n_experts),
+        best_at_edge=reasons_to_doubt.edge_of_best(law, problem.experts, best.n_experts) is not None,
         findings=[*_findings(solution, how_sure, built, run_recipe)],
         target=solution.reached,
         repeats=repeats.repeats_of(problem, optima, best),

@@ -5,14 +5,13 @@ import math
 
 from fit.aliases import Json
 from fit.errors import UserError
-from fit.fitted_law import expert_widths
 from fit.fitted_law.law import Law
 from fit.messages import sentences
 from fit.messages.finding import Finding, finding
 from fit.messages.units import say
 from fit.model.architecture import Architecture
 from fit.planning import make_problem
-from fit.planning.chosen import optimum
+from fit.planning.chosen import optimum, widths_of_runs
 from fit.planning.chosen.optimum import Infeasible, Optimum
 from fit.planning.inputs.options import PlanOptions
 from fit.planning.inputs.problem import Problem
@@ -21,8 +20,6 @@ from fit.planning.search.target import Target
 from fit.planning.uncertainty import odds
 from fit.planning.uncertainty.odds import Ranking
 
-MAX_WIDTH_ROUNDS = 4  # plans made again, with experts as wide as the law's runs had them at the planned size
-WIDTH_TOLERANCE = 1e-3  # relative change of these widths that ends the rounds
 OF_ARCHITECTURES = ("n_experts", "n_active", "n_total", "n_tokens", "loss")  # columns of Plan.architectures
 
 
@@ -91,20 +88,17 @@ def best_of_architectures(law: Law, options: PlanOptions) -> Solution:
 def _of_architecture(law: Law, options: PlanOptions, architecture: Architecture) -> Solution:
     """The solution of one architecture, with experts as wide as the law's table has them at the size of the best."""
     solution = solve(make_problem.problem_of(law, options, architecture), options.target_loss)
-    shares = law.models.shares
-    if not shares or options.like is not None or options.fixes_expert_widths:
+    if options.like is not None or options.fixes_expert_widths:
         return solution
-    for _ in range(MAX_WIDTH_ROUNDS):
-        best = solution.best
-        wider = expert_widths.at_size(architecture, shares, best.n_active, best.n_experts)
-        if math.isclose(wider.granularity, architecture.granularity, rel_tol=WIDTH_TOLERANCE):
-            break
-        architecture = wider
+
+    def solve_again(wider: Architecture) -> Solution | None:
+        """The solution of another architecture; None where no model is feasible."""
         try:
-            solution = solve(make_problem.problem_of(law, options, architecture), options.target_loss)
-        except UserError:  # with experts this wide no model is within the limits: those of the round before are
-            break
-    return solution
+            return solve(make_problem.problem_of(law, options, wider), options.target_loss)
+        except UserError:
+            return None
+
+    return widths_of_runs.with_widths_of_runs(solution, solve_again)
 
 
 def solve(problem: Problem, target_loss: float | None) -> Solution:

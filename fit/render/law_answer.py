@@ -112,8 +112,9 @@ def _best_number(law: Law, of_experts: Odds) -> str:
     if of_experts.close_call:
         others = [n_experts for n_experts in of_experts.close_call if n_experts != best]
         tied = say(TIED, others=" and ".join(map(str, others)), tie=odds.CLOSE, budget=odds.CLOSE_BUDGET)
-    if reasons_to_doubt.is_best_at_edge(law, law.experts, best):
-        tied += say(AT_EDGE, which="more" if best > 1 else "fewer")
+    edge = reasons_to_doubt.edge_of_best(law, law.experts, best)
+    if edge is not None:
+        tied += say(AT_EDGE, which="more" if edge == "largest" else "fewer")
     return say(BEST, best=best, flops=law.ranges["training_flops"][1], tied=tied)
 
 

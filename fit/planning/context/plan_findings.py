@@ -52,11 +52,11 @@ def of_best(problem: Problem, best: Optimum) -> Iterator[Finding]:
     if share > reasons_to_doubt.MOSTLY:
         yield finding("mostly_embedding", share=share, vocab_size=architecture.vocab_size)
     e = best.n_experts
-    if reasons_to_doubt.is_best_at_edge(law, problem.experts, e):
-        is_largest = e == max(problem.experts)
-        yield finding("at_edge", n_experts=e, which="largest" if is_largest else "smallest")
-        if is_largest and reasons_to_doubt.not_bounded(problem.at(e)):
-            yield finding("not_bounded")
+    edge = reasons_to_doubt.edge_of_best(law, problem.experts, e)
+    if edge is not None:
+        yield finding("at_edge", n_experts=e, which=edge)
+    if reasons_to_doubt.not_bounded(problem, e):
+        yield finding("not_bounded")
 
 
 def of_draws(odds: Odds, n_experts: int) -> Iterator[Finding]:

@@ -6,7 +6,7 @@ from fit.errors import UserError
 from fit.fitted_law.law import Law
 from fit.messages import sentences
 from fit.messages.units import say
-from fit.model.architecture import PAPER, Architecture
+from fit.model.architecture import Architecture
 from fit.model.chips import CHIPS
 from fit.model.layout import REMATS
 from fit.model.reference_model import PUBLISHED, PublishedModel, read
@@ -191,17 +191,6 @@ class BudgetOptions(Options):
         values = {field: getattr(self.shape, name) for name, field in ARCHITECTURE_FIELDS.items()}
         return {field: value for field, value in values.items() if value is not None}
 
-    @property
-    def shape_fields(self) -> dict[str, float]:
-        """{field of Architecture: value} for laws that choose the other fields."""
-        reference = self.reference_model
-        architecture = reference.architecture() if reference else PAPER
-        shape = dict(
-            vocab_size=self.shape.vocab_size or architecture.vocab_size,
-            width_per_block=self.shape.width_per_block or architecture.width_per_block,
-        )
-        return shape | self.architecture_fields
-
     def architecture(self, law: Law) -> Architecture:
         """That of the model to start from, else the law's. Raises UserError where the law's runs had several."""
         reference = self.reference_model
@@ -331,6 +320,17 @@ class BudgetOptions(Options):
         if self.like is not None:
             fixed |= {"width_per_block", "kv_share"}
         return ShapeRequest(frozenset(fixed), family=self.like is not None)
+
+
+@dataclasses.dataclass(kw_only=True)
+class CompareOptions(BudgetOptions):
+    """The options of `fit compare`."""
+
+    shape: ModelShapeFields = group(
+        "Shape of models. Default: each law's own, in sizes that hardware likes. All laws have one vocab_size and one "
+        "width_per_block, so that they count alike: their own where these agree, else the paper's.",
+        ModelShapeFields,
+    )
 
 
 @dataclasses.dataclass(kw_only=True)

@@ -4,8 +4,8 @@ For an architecture at a given number of experts, one unknown remains, the size:
 all tokens that the budget, the inference share and the cap leave. The loss falls before the best size (best_size.py)
 and rises after it. So a constraint that excludes this size makes its own bound the best one.
 
-The operations are those of solver.py: the best models, the near-optimal sizes, the best models in draws, and the least
-budget.
+The operations are those of solver.py: the best models, the lowest loss of an architecture, the near-optimal sizes, the
+best models in draws, and the least budget.
 
 Axes: n_experts, coefficients and constraints broadcast together; results have their common shape.
 """
@@ -21,6 +21,7 @@ from fit.messages import sentences
 from fit.messages.units import say
 from fit.model.architecture import root
 from fit.planning.inputs.problem import Problem
+from fit.planning.inputs.requests import PAPER_SHAPE
 from fit.planning.search import best_size
 from fit.planning.search.best_models import GAIN, BestInDraws, BestModels, gain_of_tokens
 from fit.planning.search.size_limits import largest_size, size_limits
@@ -43,6 +44,17 @@ def best_models(problem: Problem, n_experts: Numbers, coefficients: ByName) -> B
     of_size = _size_problem(problem, n_experts, coefficients)
     size, bound = of_size.within_bounds(of_size.unbounded_size())
     return of_size.at_sizes(size, bound)
+
+
+def lowest_loss(problem: Problem, n_experts: Array) -> float:
+    """The loss of the best model among these numbers of experts; infinite where none is feasible.
+
+    The sizes that chips hold are those of the paper's shapes here, which are known at once.
+    """
+    if problem.constraints.chips is not None:
+        problem = problem.within(request=PAPER_SHAPE)
+    losses = best_models(problem, n_experts, problem.law.coefficients).loss
+    return float(np.min(np.where(np.isnan(losses), np.inf, losses)))
 
 
 def near_optimal(problem: Problem, solved: BestModels, target: float) -> tuple[Array, Array]:

@@ -3,8 +3,8 @@
 The training tokens of a candidate (candidates.py) follow from its own speed. So the best candidate is built as it is,
 and nothing is rounded afterwards.
 
-The operations are those of solver.py: the best models, the near-optimal sizes, the best models in draws, and the least
-budget. One more chooses the best of several architectures.
+The operations are those of solver.py: the best models, the best architecture, the near-optimal sizes, the best models
+in draws, and the least budget.
 
 Axes: numbers of experts, hours and coefficients broadcast together, and results have their common shape.
 """
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fit.aliases import Array, ByName, Floats, Numbers
+from fit.aliases import Array, ByName, Numbers
 from fit.model.architecture import Architecture, root
 from fit.planning.inputs.grid import Grid
 from fit.planning.inputs.problem import PLATEAU, Problem
@@ -235,30 +235,36 @@ def _could_reach(problem: Problem, e: float, hours: float, loss: float) -> bool:
     return any(within_hours.least_loss(problem, models, hours) <= loss for models in models_of(problem, e))
 
 
-def best_architecture(
-    problem: Problem, architectures: Sequence[Architecture], experts: Floats
-) -> tuple[Architecture, float]:
-    """(the architecture whose best model has the lowest loss on a coarse grid, that loss).
+def best_architecture(problems: Sequence[Problem], experts: Array) -> Problem:
+    """The problem whose best model has the lowest loss on a coarse grid, of several that differ in their architecture.
 
     Speeds count shared experts as chosen ones, which makes little difference. So architectures that differ in these
-    alone are timed once.
+    alone are timed once. Without shared experts, models of the coarse grid are models of the fine one: the problem's
+    loss_cutoff is then the loss that the best of them reaches.
+
+    Args:
+      problems: The problems.
+      experts: The numbers of experts to choose from, as the law counts them.
     """
-    hours = problem.budget_hours
+    hours = problems[0].budget_hours
     lowest = math.inf
-    chosen = architectures[0]
-    alike_in_speed: dict[Architecture, list[Architecture]] = {}
-    for architecture in architectures:
-        alike_in_speed.setdefault(dataclasses.replace(architecture, shared=0), []).append(architecture)
+    chosen = problems[0]
+    alike_in_speed: dict[Architecture, list[Problem]] = {}
+    for problem in problems:
+        timed = dataclasses.replace(problem.architecture, shared=0)
+        alike_in_speed.setdefault(timed, []).append(problem)
     for timed, alike in alike_in_speed.items():
-        for e in np.asarray(experts)[timed.has_enough_experts(experts)][::-1]:
+        for e in experts[timed.has_enough_experts(experts)][::-1]:
             loss_cutoff = lowest * (1 + SHARED_EFFECT)
-            coarse = dataclasses.replace(problem, architecture=timed, grid=COARSE, loss_cutoff=loss_cutoff)
+            coarse = dataclasses.replace(alike[0], architecture=timed, grid=COARSE, loss_cutoff=loss_cutoff)
             for candidates in within_hours.could_be_best(coarse, models_of(coarse, float(e)), (hours, hours)):
                 tokens = candidates.tokens_within_hours(coarse, hours)
-                for architecture in alike:
-                    variant = dataclasses.replace(coarse, architecture=architecture)
+                for problem in alike:
+                    variant = dataclasses.replace(coarse, architecture=problem.architecture)
                     losses = loss_of_shapes(variant, candidates.models, candidates.row, tokens)
                     if losses.min() < lowest:
                         lowest = float(losses.min())
-                        chosen = architecture
-    return chosen, lowest
+                        chosen = problem
+    if chosen.architecture.shared == 0:
+        return dataclasses.replace(chosen, loss_cutoff=lowest)
+    return chosen

@@ -5,6 +5,8 @@ FLOPs by number of experts become those of the models that are asked for, here a
 Axes: n_experts, coefficients and constraints broadcast together; results have their common shape.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from fit.aliases import Array, ByName, Floats, Numbers
@@ -30,6 +32,23 @@ def best_models(problem: Problem, n_experts: Numbers, coefficients: ByName | Non
     if problem.is_by_hours:
         return by_hours.best_models(problem, n_experts)
     return by_flops.best_models(problem.at(n_experts), n_experts, coefficients or problem.law.coefficients)
+
+
+def best_architecture(problems: Sequence[Problem]) -> Problem:
+    """The problem whose best model has the lowest loss, of several that differ in their architecture.
+
+    Both searches approximate: by hours the grid is coarse, by FLOPs chips hold the sizes of the paper's shapes. By
+    hours the problem may have a loss_cutoff that was reached. The first is chosen where none is feasible.
+    """
+    first = problems[0]
+    first.law.check_plannable()
+    experts = allowed_experts(first.law, first.experts)
+    if first.is_by_hours:
+        return by_hours.best_architecture(problems, experts)
+    if len(problems) == 1:
+        return first
+    losses = [by_flops.lowest_loss(problem.at(experts), experts) for problem in problems]
+    return problems[int(np.argmin(losses))]
 
 
 def near_optimal(problem: Problem, solved: BestModels) -> tuple[Array, Array]:

@@ -1,5 +1,6 @@
 """The plans of several laws for one budget.
 
+shared_problem.py       the problem that all laws solve
 law_plan.py             the plan of one law: its best model and its best dense one; architectures.py, its choice
 comparison.py           records of the plans and of what the laws together say
 votes.py                what laws vote for with their draws; agreement.py, how far their plans lie apart

@@ -9,6 +9,7 @@ from fit.fitted_law.law import Law
 from fit.model.architecture import Architecture
 from fit.model.reference_model import PublishedModel
 
+SIZES = ("vocab_size", "width_per_block")  # fields of Architecture that laws share, so that they count alike
 GRANULARITIES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 32)
 MOST_SHARED = 64  # numbers of shared experts that are tried
 
@@ -38,6 +39,9 @@ def to_try(
     given = law.shaped(shape["vocab_size"], shape["width_per_block"])
     if reference is not None:
         given = reference.architecture(counts_routed_experts=bool(law.models.architecture))
+    fields = [name for name in shape if name not in SIZES]
+    if (fields or used) and law.holds_for_mixtures and law.only_n_experts is not None:  # it counts what a token chooses
+        given = dataclasses.replace(given, counts_routed_experts=True)
     if reference is not None or given.counts_routed_experts:
         given = dataclasses.replace(given, **shape)
         widths = used if used and law.reads_active_width else [given.active_width]
@@ -54,9 +58,8 @@ def to_try(
             for s in [shape["shared"]] if "shared" in shape else _shared_of(u * k):
                 is_whole = s <= most_shared * u * k and float(u * k).is_integer()
                 if "shared" in shape or is_whole:
-                    architectures.append(
-                        dataclasses.replace(Architecture(granularity=k, shared=s, active_width=u), **shape)
-                    )
+                    finer = dataclasses.replace(given, granularity=k, shared=s, active_width=u)
+                    architectures.append(dataclasses.replace(finer, **shape))
     return architectures
 
 

@@ -14,8 +14,9 @@ from fit.planning.chosen.cost import Serving
 from fit.planning.chosen.modelled_speed import Speed
 from fit.planning.context import reasons_to_doubt
 from fit.planning.context.other_budget import OtherBudget
+from fit.planning.context.reasons_to_doubt import Edge
 from fit.planning.context.reference_model import TrainedReference
-from fit.results import Record, Result, optional
+from fit.results import NOT_IN_JSON, Record, Result, optional
 
 AGREE = 2.0  # plans of several laws within this factor agree
 LAWS = ("joint-moe-2025", "sparsity-2025", "fine-grained-2024", "comprehensive-2025", "chinchilla-refit-2024")
@@ -125,7 +126,7 @@ class LawPlan(Record):
       shared: Narrow experts that all tokens use.
       active_width: Width of experts that a token uses, in widths of the dense layer.
       chose_experts: Whether the law chose the number of experts.
-      at_edge: Whether that is the largest or the smallest compared.
+      edge: Whether that is the largest or the smallest compared; None for neither.
       not_bounded: Whether still more experts would be better.
       finest: Whether its experts are the finest of the law's data.
       embedding_share: Share of its active parameters that are in embedding and head.
@@ -157,7 +158,7 @@ class LawPlan(Record):
     size_bound: str
     memory_bytes: float
     chose_experts: bool
-    at_edge: bool
+    edge: Edge | None = dataclasses.field(metadata=NOT_IN_JSON)
     not_bounded: bool
     finest: bool
     extrapolation: list[Json]
@@ -171,6 +172,11 @@ class LawPlan(Record):
     like: TrainedReference | None = optional()
     votes: VotesOfLaw | None = optional()
 
+    @property
+    def at_edge(self) -> bool:
+        """Whether the number of experts is the largest or the smallest compared."""
+        return self.edge is not None
+
     @functools.cached_property
     def findings(self) -> list[Finding]:
         """Findings to know before trusting it."""
@@ -179,6 +185,7 @@ class LawPlan(Record):
     def names(self) -> list[str]:
         """The fields that to_dict has."""
         names = super().names()
+        names.insert(names.index("not_bounded"), "at_edge")
         names.insert(names.index("dense") + 1, "findings")
         return names
 
@@ -190,8 +197,8 @@ def _findings(plan: LawPlan) -> Iterator[Finding]:
         yield finding("law_outside", outside=in_words(plan.extrapolation), factor=factor)
     if plan.embedding_share > reasons_to_doubt.MOSTLY:
         yield finding("law_mostly_embedding", share=plan.embedding_share)
-    if plan.at_edge:
-        which = "more" if plan.n_experts > 1 else "fewer"
+    if plan.edge is not None:
+        which = "more" if plan.edge == "largest" else "fewer"
         yield finding("law_at_edge", n_experts=plan.n_experts, which=which)
     if plan.not_bounded:
         yield finding("not_bounded")

@@ -3,6 +3,8 @@
 import numpy as np
 
 from fit.aliases import Json, Numbers
+from fit.model.architecture import training_flops
+from fit.model.shape import ModelShape
 
 LEVERAGE = dict(a=1.23, d=-7.61e-2, gamma=1.67e-2, beta=-1.17e-1, A_start=1.63e-2, A_max=5.28e16)  # its Table 2
 LEVERAGE_OF = dict(activation=(0.008, 1.0), granularity=(2.0, 16.0), flops=(3e17, 6e20))  # the ranges of its runs
@@ -16,7 +18,7 @@ def leverage(activation: Numbers, granularity: Numbers, flops: Numbers) -> Numbe
       1/Â = 1/(A + 1/(1/A_start - 1/A_max)) + 1/A_max
 
     A = (top_k + n_shared) / (n_experts + n_shared) is the share of the experts that a token uses, G = 2 d_model /
-    d_expert, C the training FLOPs without the embedding. It is not a law of the loss, so it plans nothing.
+    d_expert, C the training FLOPs without embedding and head. It is not a law of the loss, so it plans nothing.
 
     The paper does not print the bases of its logarithms. With log10 C and log2 G its own check holds (more than 7 at A
     = 3.1%, G = 12, 1e22 FLOPs: 7.2), and so does its best granularity of about 12 (2^(-beta / 2 gamma) = 11.3). With
@@ -28,15 +30,13 @@ def leverage(activation: Numbers, granularity: Numbers, flops: Numbers) -> Numbe
     return scale ** (c["a"] + c["d"] * np.log10(flops) + c["gamma"] * g**2 + c["beta"] * g)
 
 
-def of_architecture(n_experts: float, granularity: float, flops: float, active_width: float = 1) -> Json:
-    """{leverage, outside: what lies outside the paper's runs} of a mixture.
-
-    Args:
-      n_experts: Experts as wide as a dense layer of 3 d_model.
-      granularity: How many narrow experts make one of these.
-      flops: Of training.
-      active_width: Width of experts that a token uses, in widths of the dense layer.
-    """
-    columns = dict(activation=active_width / n_experts, granularity=2 * granularity / 3, flops=flops)
+def of_shape(shape: ModelShape, n_tokens: float) -> Json:
+    """{leverage, outside: what lies outside the paper's runs} of a mixture, trained on n_tokens."""
+    used = shape.top_k + shape.n_shared_experts
+    columns = dict(
+        activation=float(used / (shape.n_experts + shape.n_shared_experts)),
+        granularity=float(2 * shape.d_model / shape.d_expert),
+        flops=float(training_flops(shape.n_active - shape.embedding_and_head, n_tokens)),
+    )
     outside = [name for name, value in columns.items() if not LEVERAGE_OF[name][0] <= value <= LEVERAGE_OF[name][1]]
     return dict(leverage=float(leverage(**columns)), outside=outside)

@@ -5,7 +5,8 @@ from fit.fitted_law.law import Law, load
 from fit.planning.context import reference_model
 from fit.planning.inputs.options import PlanOptions
 from fit.planning.several_laws.comparison import LAWS, LawPlan, NoPlan
-from fit.planning.several_laws.law_plan import SharedProblem, plan_by_law
+from fit.planning.several_laws.law_plan import plan_by_law
+from fit.planning.several_laws.shared_problem import SharedProblem
 
 
 def of_reference_model(law: Law, options: PlanOptions) -> Json | None:
@@ -26,15 +27,10 @@ def of_reference_model(law: Law, options: PlanOptions) -> Json | None:
     constraints = options.constraints()
     if not isinstance(constraints.flops, float):  # none, or FLOPs by number of experts
         return counts
-    shared = SharedProblem(
-        shape=options.shape_fields,
-        constraints=constraints,
-        experts=options.experts,
-        used=options.shape.used,
-        reference=reference,
-    )
     others = [other for other in map(load, LAWS) if other.name != law.name and other.reads_n_experts]
-    plans = [plan_by_law(each, shared) for each in (law, *others)]
+    laws = [law, *others]
+    shared = SharedProblem.of_options(laws, options, constraints)
+    plans = [plan_by_law(each, shared) for each in laws]
     counts["laws"] = [plan for plan in plans if isinstance(plan, LawPlan)]
     without_model = [plan for plan in plans if isinstance(plan, NoPlan)]
     if without_model:

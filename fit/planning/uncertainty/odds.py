@@ -143,8 +143,7 @@ class Ranking:
       optima: The best model with each number of experts by the medians.
       draws: The draws.
       solved: The best models in the draws.
-      order: Indices of the optima: from the least expected loss on or, by_medians, from the least loss on.
-      by_medians: Whether a loss is to be reached, which is by the medians of law and speeds.
+      order: Indices of the optima, the best first.
     """
 
     problem: Problem
@@ -152,7 +151,6 @@ class Ranking:
     draws: Draws
     solved: BestInDraws
     order: list[int]
-    by_medians: bool
 
     @property
     def recommended(self) -> Optimum:
@@ -171,13 +169,16 @@ class Ranking:
 
 
 def rank(problem: Problem, optima: list[Optimum], by_medians: bool = False) -> Ranking:
-    """The ranking of the optima of a problem. by_medians: as in Ranking."""
+    """The ranking of the optima of a problem by their expected losses.
+
+    by_medians: Whether by their losses by the medians of law and speeds instead, as where a loss is to be reached.
+    """
     experts = np.array([row.n_experts for row in optima], float)
     draws = joint_draws.of_problem(problem, experts)
     solved = joint_draws.solve_draws(problem, experts, draws)
     losses = [row.loss for row in optima] if by_medians else solved.loss.mean(axis=1)
     order = np.argsort(losses, kind="stable")
-    return Ranking(problem, optima, draws, solved, order.tolist(), by_medians)
+    return Ranking(problem, optima, draws, solved, order.tolist())
 
 
 def odds_of(

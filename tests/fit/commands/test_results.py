@@ -14,7 +14,7 @@ import fit
 from fit import stub
 from fit.fitted_law.forecast import PredictOptions
 from fit.fitting.options import FitOptions
-from fit.planning.inputs.options import BudgetOptions, PlanOptions
+from fit.planning.inputs.options import CompareOptions, PlanOptions
 from fit.render.plot_options import PlotOptions
 from fit.render.report_options import ReportOptions
 from fit.results import Record, Result
@@ -29,7 +29,7 @@ OPTIONS = {
     "law": FitOptions,
     "predict": PredictOptions,
     "plan": PlanOptions,
-    "compare": BudgetOptions,
+    "compare": CompareOptions,
     "next": NextOptions,
     "surface": SurfaceOptions,
     "tasks": TaskOptions,

@@ -1,4 +1,4 @@
-"""IsoFLOP surfaces and parabolas against brute force and closed forms; efficiency leverage by its paper's checks."""
+"""IsoFLOP surfaces and parabolas against brute force and closed forms."""
 
 import json
 import re
@@ -12,7 +12,6 @@ from fit import __main__ as command_line
 from fit.errors import UserError
 from fit.fitted_law.law import load
 from fit.fitting import isoflop
-from fit.planning.several_laws import leverage
 from fit.studies import surface
 from fit.table.table import Table, write
 
@@ -182,15 +181,3 @@ def test_several_forms_come_with_parabolas(tmp_path, capsys):
     *_, dense, mixture = re.sub(r"\n {4,}", " ", capsys.readouterr().out).splitlines()
     for line, experts in ((dense, "1 expert"), (mixture, "8 experts")):
         assert line.startswith(f"isoFLOP parabolas, {experts}: n_active = ") and "n_active_opt = " in line
-
-
-def test_efficiency_leverage():
-    """More than 7 at A = 3.1%, G = 12 and 1e22 FLOPs; a best granularity of about 12; a dense model is worth itself."""
-    assert 7 < leverage.leverage(0.031, 12, 1e22) < 7.5
-    granularity = np.linspace(1, 40, 4000)
-    assert granularity[np.argmax(leverage.leverage(0.031, granularity, 1e20))] == pytest.approx(12, abs=1)
-    assert leverage.leverage(1.0, np.array([2, 12]), 1e20) == pytest.approx(1, abs=0.02)
-    assert leverage.of_architecture(32, 16, 1e20) == dict(
-        leverage=pytest.approx(leverage.leverage(1 / 32, 32 / 3, 1e20)), outside=[]
-    )
-    assert leverage.of_architecture(8, 1, 1e22)["outside"] == ["granularity", "flops"]
