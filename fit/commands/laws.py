@@ -10,8 +10,6 @@ from typing import ClassVar
 from fit import options
 from fit.commands import flags
 from fit.errors import UserError
-from fit.fitted_law import forecast
-from fit.fitted_law.forecast import PredictOptions
 from fit.fitted_law.law import NAMES, load, save
 from fit.fitting import fit_law, fit_rates, rates_answer
 from fit.fitting.fit_rates import RateOptions
@@ -20,6 +18,8 @@ from fit.messages import lines
 from fit.messages.finding import Finding
 from fit.messages.lines import WARNING, Line
 from fit.planning.uncertainty import odds_of_law
+from fit.prediction import forecast
+from fit.prediction.forecast import PredictOptions
 from fit.render import forms_answer, law_answer, law_details
 from fit.studies.speedup.of_runs import SpeedupOptions, of_runs
 from fit.table import selection

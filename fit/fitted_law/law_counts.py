@@ -146,10 +146,10 @@ def loss_of_sizes(
     if closed_form_holds_for(law, architecture):
         return law.chinchilla_coefficients_at(n_experts, coefficients).loss(n_active, n_tokens)
     d_model = architecture.d_model(n_active, n_experts)
-    return law.loss(coefficients, columns_of(law, architecture, d_model, n_experts, n_tokens))
+    return law.loss(coefficients, model_columns(law, architecture, d_model, n_experts, n_tokens))
 
 
-def columns_of(
+def model_columns(
     law: Law, architecture: Architecture, d_model: Numbers, n_experts: Numbers, n_tokens: Numbers
 ) -> dict[str, Numbers]:
     """The columns that the law reads of such models.

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from fit.aliases import Json
 from fit.errors import UserError
-from fit.fitted_law import predictions
 from fit.fitted_law.law import Law
 from fit.fitted_law.published_draws import fits_in_words
 from fit.fitted_law.tuning import BATCH, RATE, Tuning
@@ -14,6 +13,7 @@ from fit.fitted_law.tuning import BOUNDS as BOUNDS_OF_TUNING
 from fit.messages.finding import Finding, finding
 from fit.messages.lines import Line
 from fit.options import Options, number, whole
+from fit.prediction import predictions
 from fit.results import NOT_IN_JSON, WithFindings, optional
 from fit.table.table import BOUNDS, DERIVED, Table
 
