@@ -117,6 +117,10 @@ class Table:
         _, formula = DERIVED[name]
         return formula(self)
 
+    def column_or(self, name: str, default: object) -> list:
+        """Column `name` as read, or `default` for every row where the table has no such column."""
+        return self.column(name) if name in self else [default] * len(self)
+
     def numbers_or(self, name: str, default: Numbers) -> Numbers:
         """Column `name` as numbers from 0 up, or `default` where the table has no such column."""
         return self.numbers(name, (0, 1e18)) if name in self else default
