@@ -249,7 +249,8 @@ class Law:
         few or many tokens per parameter.
 
         Args:
-          n_active: active parameters; or a table of models, as fit.read takes it, for the loss of each row.
+          n_active: active parameters; or a table of models, as fit.read takes it, for the loss of each row by its
+            parameters as they are. fit.predict counts them with the law's vocabulary.
           n_tokens: training tokens.
           n_experts: experts of a layer; by default that of the law, or 1.
           columns: others by name.
