@@ -142,6 +142,7 @@ def predict(law: "Law | str | os.PathLike", runs: object = None, *, options: Pre
 
     loaded = load(law)
     if runs is not None:
+        options.check_no_model()
         return forecast.of_table(loaded, table.read(runs))
     return forecast.of_model(loaded, options)
 

@@ -4,9 +4,11 @@ import fit_runs
 import pytest
 
 import fit
+from fit import __main__ as command_line
 from fit.fitted_law.law import NAMES
 
 PLANNABLE = [name for name in NAMES if "n_tokens" in fit.load(name).form.columns]
+SPARSITY = ["predict", "--law=sparsity-2025", "--n_total=1e9", "--n_tokens=2e10"]
 
 
 @pytest.mark.parametrize("vocab_size", [32_000, 128_000])
@@ -41,3 +43,37 @@ def test_true_and_1_both_tie_the_embedding():
         assert loss == pytest.approx(float(fit.load("joint-moe-2025").predict(counted, 2e10, 1)), rel=1e-12)
         runs = {name: [value] * 4 for name, value in row.items()}
         assert fit_runs.models_of(fit.read(runs)).architecture.tied
+
+
+def test_a_token_chooses_some_of_the_experts(capsys):
+    """More of them than there are give no sparsity; a dense model has one, whatever its top_k."""
+    assert command_line.run([*SPARSITY, "--top_k=2"]) == 2
+    assert "--n_experts is missing" in capsys.readouterr().err
+    assert command_line.run([*SPARSITY, "--top_k=4", "--n_experts=2"]) == 2
+    assert "--top_k=4: expected a whole number from 1 to 2" in capsys.readouterr().err
+    law = fit.load("sparsity-2025")
+    models = dict(n_total=[1e9] * 3, n_tokens=[2e10] * 3, n_experts=[1, 8, 8], top_k=[2, 2, 8])
+    expected = [float(law.predict(n_total=1e9, n_tokens=2e10, sparsity=share)) for share in (0, 0.75, 0)]
+    assert fit.predict(law, models).columns["predicted_loss"] == pytest.approx(expected, rel=1e-12)
+    assert fit.predict(law, models | dict(top_k=["", 2, 8])).columns["predicted_loss"] == pytest.approx(expected)
+    for wrong in (9, 0, ""):
+        with pytest.raises(fit.UserError, match=r"row 1, column top_k: found .*, expected a number from 1 to n_exp"):
+            fit.predict(law, models | dict(top_k=[2, wrong, 8]))
+
+
+def test_options_that_cannot_act_are_refused(tmp_path, capsys):
+    path = tmp_path / "models.csv"
+    path.write_text("n_active,n_tokens,n_experts\n1e9,2e10,8\n")
+    law = "--law=joint-moe-2025"
+    table = ["predict", law, f"--runs={path}", f"--out={tmp_path / 'out.csv'}"]
+    for flag in ("--n_active=1e9", "--n_experts=8", "--top_k=2", "--n_embedding=0", "--batch_tokens=1e6"):
+        assert command_line.run([*table, flag]) == 2
+        assert f"fit predict: {flag.partition('=')[0]}: " in capsys.readouterr().err
+    assert not (tmp_path / "out.csv").exists()
+    model = ["predict", law, "--n_active=1e9", "--n_tokens=2e10", "--n_experts=8"]
+    for flag in ("--where=n_experts=8", "--set=n_experts=8", "--columns=n_experts:E", "--units=n_active:billions"):
+        assert command_line.run([*model, flag]) == 2
+        assert f"fit predict: {flag.partition('=')[0]}: " in capsys.readouterr().err
+    assert command_line.run(model) == 0 and command_line.run(table) == 0
+    with pytest.raises(fit.UserError, match="n_experts: describes a single model"):
+        fit.predict("joint-moe-2025", str(path), n_experts=8)
