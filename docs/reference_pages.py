@@ -35,7 +35,7 @@ CLASSES = (
     "fit.planning.several_laws.comparison.Comparison",
     "fit.planning.several_laws.comparison.LawPlan",
     "fit.studies.speedup.speedup.Speedup",
-    "fit.fitted_law.forecast.Forecast",
+    "fit.prediction.forecast.Forecast",
     "fit.studies.next_runs.suggest.NextRuns",
     "fit.studies.next_runs.add.AddedRuns",
     "fit.studies.surfaces.Surfaces",

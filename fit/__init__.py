@@ -26,7 +26,8 @@ Its folders, each of which imports only those above it (tests/test_repository.py
   signatures.py  functions with an argument for each of these options
   form.py       what follows from a law's module: the vector that the solver moves, starts
   laws/         one module per law: its columns, coefficients, formula, starts, published values
-  fitted_law/   a law: a form with coefficients (a preset, a law.json), predictions, the range fitted, its models
+  fitted_law/   a law: a form with coefficients (a preset, a law.json), losses, the range fitted, its models
+  prediction/   the losses of a table of models, and of one model in words
   fitting/      from a table of runs to a law.json: the objective, its best point, how sure the law is, in words
   task_maps/    from loss to the accuracies of tasks; whether the number of experts shifts that
   planning/     the best model under constraints, its cost, its config; several laws compared at one budget

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 from matplotlib.figure import Figure
-from fit.fitted_law.forecast import Forecast
 from fit.fitted_law.law import Law
 from fit.planning.plan import Plan
 from fit.planning.several_laws.comparison import Comparison
+from fit.prediction.forecast import Forecast
 from fit.results import Page
 from fit.studies.architecture_search.search import Holistic
 from fit.studies.next_runs.add import AddedRuns

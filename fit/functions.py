@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from fit.errors import UserError
-from fit.fitted_law.forecast import PredictOptions
 from fit.fitting.options import FitOptions
 from fit.planning.inputs.options import CompareOptions, PlanOptions
+from fit.prediction.forecast import PredictOptions
 from fit.render.plot_options import PlotOptions
 from fit.render.report_options import ReportOptions
 from fit.signatures import takes_options
@@ -24,10 +24,10 @@ from fit.task_maps.options import TaskOptions
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from fit.fitted_law.forecast import Forecast
     from fit.fitted_law.law import Law
     from fit.planning.plan import Plan
     from fit.planning.several_laws.comparison import Comparison
+    from fit.prediction.forecast import Forecast
     from fit.results import Page
     from fit.studies.architecture_search.search import Holistic
     from fit.studies.next_runs.add import AddedRuns
@@ -137,11 +137,12 @@ def predict(law: "Law | str | os.PathLike", runs: object = None, *, options: Pre
     Raises:
       UserError: The law reads a column that is missing, or a value cannot be used.
     """
-    from fit.fitted_law import forecast
+    from fit.prediction import forecast
     from fit.table import table
 
     loaded = load(law)
     if runs is not None:
+        options.check_no_model()
         return forecast.of_table(loaded, table.read(runs))
     return forecast.of_model(loaded, options)
 

@@ -10,8 +10,6 @@ from typing import ClassVar
 from fit import options
 from fit.commands import flags
 from fit.errors import UserError
-from fit.fitted_law import forecast
-from fit.fitted_law.forecast import PredictOptions
 from fit.fitted_law.law import NAMES, load, save
 from fit.fitting import fit_law, fit_rates, rates_answer
 from fit.fitting.fit_rates import RateOptions
@@ -20,6 +18,8 @@ from fit.messages import lines
 from fit.messages.finding import Finding
 from fit.messages.lines import WARNING, Line
 from fit.planning.uncertainty import odds_of_law
+from fit.prediction import forecast
+from fit.prediction.forecast import PredictOptions
 from fit.render import forms_answer, law_answer, law_details
 from fit.studies.speedup.of_runs import SpeedupOptions, of_runs
 from fit.table import selection
@@ -163,6 +163,7 @@ class PredictCommand(PredictOptions, flags.OfLaw, flags.Columns):
     def run(self) -> None:
         if (self.runs is None) != (self.out is None):
             raise UserError("--runs and --out go together")
+        self._check_all_can_act()
         if self.out is not None:
             check_writable(self.out)
         law = load(self.law)
@@ -177,6 +178,15 @@ class PredictCommand(PredictOptions, flags.OfLaw, flags.Columns):
             print(f"measured losses are not compared: {prediction.not_compared}", file=sys.stderr)
         if prediction.lines:
             print(prediction)
+
+    def _check_all_can_act(self) -> None:
+        """Raises UserError for an option of a single model beside a table, or of a table where there is none."""
+        if self.runs is not None:
+            self.check_no_model()
+            return
+        of_tables = self.changed(*[field.name for field in dataclasses.fields(flags.Columns)])
+        if of_tables:
+            raise UserError(f"--{of_tables[0]}: describes a table of models; --runs is missing")
 
 
 @dataclasses.dataclass(kw_only=True)

@@ -4,8 +4,7 @@ law.py                 a form with coefficients: losses, their intervals, its ra
 columns.py             what a law reads of models; intervals.py, percentiles over its draws
 parts.py, settings.py  its parts; bounds.py, of their values; tuning.py, the best rate and batch of a model
 models.py              the models behind it; table_architecture.py and expert_widths.py, how these are built;
-                       batches.py, their batches
-predictions.py         the losses of a table of models; forecast.py, the answer of fit predict
+                       batches.py, their batches; config_fields.py, the fields of their config
 law_counts.py          models of real size as a law reads them; repeated.py, a law of text that is read several times
 published_draws.py     draws of published laws
 presets/               fits of our own

@@ -23,7 +23,7 @@ def as_numbers(field: str, value: Any) -> Array:
         raise UserError(f"{field}: found {table.shown(value)}, expected numbers") from None
 
 
-def columns_of(form: str, names: Iterable[str], arguments: Mapping[str, Any]) -> dict[str, Array]:
+def checked_columns(form: str, names: Iterable[str], arguments: Mapping[str, Any]) -> dict[str, Array]:
     """{column: float64 numbers} of the columns that a form reads.
 
     Args:

@@ -20,7 +20,7 @@ from fit.aliases import Array, ByName, Json, Numbers, Opt
 from fit.errors import UserError
 from fit.fitted_law import codec, intervals, published_draws
 from fit.fitted_law.bounds import Coefficient
-from fit.fitted_law.columns import as_numbers, columns_of
+from fit.fitted_law.columns import as_numbers, checked_columns
 from fit.fitted_law.models import Models, first_values
 from fit.fitted_law.parts import (
     Bootstrap,
@@ -249,7 +249,8 @@ class Law:
         few or many tokens per parameter.
 
         Args:
-          n_active: active parameters; or a table of models, as fit.read takes it, for the loss of each row.
+          n_active: active parameters; or a table of models, as fit.read takes it, for the loss of each row by its
+            parameters as they are. fit.predict counts them with the law's vocabulary.
           n_tokens: training tokens.
           n_experts: experts of a layer; by default that of the law, or 1.
           columns: others by name.
@@ -285,7 +286,7 @@ class Law:
             arguments = arguments | dict(n_experts=self.only_n_experts or 1.0)
         if self.only_n_experts is not None:
             self.check_experts(arguments["n_experts"], "n_experts")
-        return columns_of(self.form.name, self.form.columns, arguments)
+        return checked_columns(self.form.name, self.form.columns, arguments)
 
     def check_experts(self, n_experts: object, field: str) -> None:
         """Raises UserError where one of these numbers of experts is not the only one for which the law holds.

@@ -13,9 +13,10 @@ import numpy as np
 from fit.aliases import Array, ByName, Json, Numbers
 from fit.errors import UserError
 from fit.fitted_law.law import Law, outside_range
-from fit.fitted_law.table_architecture import positive_numbers
+from fit.fitted_law.table_architecture import are_tied, positive_numbers
 from fit.model import hardware
 from fit.model.architecture import PAPER, Architecture
+from fit.table.column_guesses import is_without_embedding
 from fit.table.table import Table
 
 COUNTS = ("n_active", "n_total")
@@ -81,23 +82,28 @@ def closed_form_holds_for(law: Law, architecture: Architecture) -> bool:
 
 
 def columns_of_table(law: Law, table: Table, columns: dict[str, Array]) -> dict[str, Array]:
-    """Columns of a table of models, with their parameters counted as if they had the law's vocabulary.
+    """Columns of a table of models, with their parameters counted as the law counts them: as if they had its
+    vocabulary, or without embedding and head.
 
     Args:
       law: The law that predicts their losses.
-      table: The models; unless vocab_size and d_model are known of all, their parameters stay as they are.
+      table: The models; unless vocab_size and d_model are known of all, their parameters stay as they are. Else they
+        include embedding and head, unless their columns' names say otherwise.
       columns: {column: values [n]} that the law reads.
     """
-    is_known = law.counts_embedding and law.models.vocab_size is not None
     vocabularies = positive_numbers(table, "vocab_size")
     widths = positive_numbers(table, "d_model")
-    if not is_known or vocabularies is None or widths is None:
+    if vocabularies is None or widths is None:
         return columns
-    tied = [str(value).lower() in ("true", "1") for value in table.columns.get("tied_embeddings", [""] * len(table))]
-    extra = np.zeros(len(table))
-    for i, (vocab_size, is_tied) in enumerate(zip(vocabularies, tied, strict=True)):
-        extra[i] = extra_rows(law, Architecture(vocab_size=round(vocab_size), tied=is_tied)) * widths[i]
-    return {name: values - extra if name in COUNTS else values for name, values in columns.items()}
+    uncounted = np.zeros(len(table))
+    for i, (vocab_size, is_tied) in enumerate(zip(vocabularies, are_tied(table), strict=True)):
+        uncounted[i] = uncounted_rows(law, Architecture(vocab_size=round(vocab_size), tied=bool(is_tied))) * widths[i]
+    counted = dict(columns)
+    for name in columns.keys() & set(COUNTS):
+        is_counted_already = not law.counts_embedding and is_without_embedding(table.names.get(name, name))
+        if not is_counted_already:
+            counted[name] = columns[name] - uncounted
+    return counted
 
 
 def shape_outside(law: Law, architecture: Architecture, d_model: float, n_blocks: float) -> list[Json]:
@@ -146,10 +152,10 @@ def loss_of_sizes(
     if closed_form_holds_for(law, architecture):
         return law.chinchilla_coefficients_at(n_experts, coefficients).loss(n_active, n_tokens)
     d_model = architecture.d_model(n_active, n_experts)
-    return law.loss(coefficients, columns_of(law, architecture, d_model, n_experts, n_tokens))
+    return law.loss(coefficients, model_columns(law, architecture, d_model, n_experts, n_tokens))
 
 
-def columns_of(
+def model_columns(
     law: Law, architecture: Architecture, d_model: Numbers, n_experts: Numbers, n_tokens: Numbers
 ) -> dict[str, Numbers]:
     """The columns that the law reads of such models.

@@ -31,6 +31,7 @@ from fit.fitted_law.table_architecture import (
 from fit.messages.finding import Finding, finding
 from fit.messages.printable import printable
 from fit.results import Record, optional
+from fit.table.spelled import is_yes
 from fit.table.table import BOUNDS, Table
 
 MOST_EXPERTS = 16  # numbers of experts that a plan compares by default
@@ -121,16 +122,16 @@ class Models(Record):
     differing: dict[str, tuple[float | str, ...]] = dataclasses.field(default_factory=dict)
 
 
-def from_table(table: Table, rows: Array | slice = slice(None)) -> Models:
+def from_table(table: Table, rows: Array) -> Models:
     """The models of a law fitted to the runs of a table.
 
     Args:
-      rows: the runs fitted, whose numbers of experts n_experts lists.
+      rows: indices of the runs fitted, whose numbers of experts n_experts lists.
     """
     differing: dict[str, list] = {}
     config = _only(table, "config", differing)
     sizes = {name: _most_common(table, name, differing) for name in ("vocab_size", "width_per_block")}
-    if "width_per_block" not in table.columns:
+    if "width_per_block" not in table:
         sizes["width_per_block"] = width_per_block_of(table)
     known = architecture_of(table, sizes["vocab_size"], sizes["width_per_block"])
     differing |= known.differing
@@ -144,7 +145,7 @@ def from_table(table: Table, rows: Array | slice = slice(None)) -> Models:
         shares=known.shares,
         assumed=known.assumed,
         seq_len=seq_len,
-        final_norm={str(v).lower() for v in table.columns.get("final_norm", [])} == {"true"},
+        final_norm=all(map(is_yes, table.column_or("final_norm", ""))),
         n_experts=_experts(table, rows),
         base_config=config,
         overrides=common,
@@ -158,7 +159,7 @@ def from_table(table: Table, rows: Array | slice = slice(None)) -> Models:
 
 def _only(table: Table, name: str, differing: dict[str, list]) -> str | None:
     """The one value of a column of text, None where there is no such column or it is empty."""
-    values = sorted({printable(str(v)) for v in table.columns.get(name, []) if v not in (None, "")})
+    values = sorted({printable(str(v)) for v in table.column_or(name, "") if v not in (None, "")})
     if len(values) > 1:
         differing[name] = values
     return values[0] if len(values) == 1 else None
@@ -189,7 +190,7 @@ def _text(table: Table) -> Json:
     )
 
 
-def _experts(table: Table, rows: Array | slice) -> tuple[int, ...] | None:
+def _experts(table: Table, rows: Array) -> tuple[int, ...] | None:
     """At most MOST_EXPERTS of the numbers of experts of these rows, spread over all of them."""
     values = positive_numbers(table, "n_experts")
     if values is None:
@@ -201,7 +202,7 @@ def _experts(table: Table, rows: Array | slice) -> tuple[int, ...] | None:
 
 def _overrides(table: Table, differing: dict[str, list]) -> dict[str, str]:
     """{field: value as Python source} of the config's fields that every run's overrides hold alike."""
-    of_runs = [split_overrides(printable(str(text))) for text in table.columns.get("overrides", [])]
+    of_runs = [split_overrides(printable(str(text))) for text in table.column_or("overrides", "")]
     common = {}
     for field in dict.fromkeys(name for overrides in of_runs for name in overrides):
         values = sorted({overrides.get(field, "") for overrides in of_runs})

@@ -21,7 +21,9 @@ from fit.fitted_law.expert_widths import Shares
 from fit.messages.finding import Finding, finding
 from fit.model.architecture import ROUNDED, Architecture
 from fit.results import Record
-from fit.table.table import Table
+from fit.table.selection import text_of
+from fit.table.spelled import is_yes
+from fit.table.table import Table, shown, to_numbers
 
 OFF = 0.02  # counts further off than this share are reported
 SMALLEST_VOCABULARY = 64
@@ -38,6 +40,9 @@ NAMES = dict(
     n_dense="n_dense_blocks",
 )
 Columns = Mapping[str, Array]  # by name, float64 [n]
+# {ratio: (column, default)} of those that a table without columns of shapes may have
+RATIO_COLUMNS = dict(top_k=("top_k", 1), shared=("n_shared_experts", 0), granularity=("granularity", 1))
+MIXTURE_FIELDS = ("top_k", "d_expert", "granularity")  # by which a table says how wide its mixtures are
 # Fields with a default, each after those that its default reads.
 WITH_DEFAULT = ("n_heads", "n_kv_heads", "head_dim", "d_ff", "d_expert", "top_k", "n_shared_experts", "n_dense_blocks")
 
@@ -109,15 +114,10 @@ class _TableMixtures:
 
 def positive_numbers(table: Table, name: str) -> Array | None:
     """A column as numbers; None where it is missing or not all positive numbers: no law needs it."""
-    return _numbers_or_none(table, name, 1e-12)
-
-
-def _numbers_or_none(table: Table, name: str, least: float) -> Array | None:
-    """A column as numbers from `least` up; None where it is missing or has other values."""
-    if name not in table.columns:
+    if name not in table:
         return None
     try:
-        return table.numbers(name, (least, 1e18))
+        return table.numbers(name, (1e-12, 1e18))
     except UserError:
         return None
 
@@ -134,15 +134,71 @@ def width_per_block_of(table: Table) -> int | None:
 
 def model_overrides(table: Table) -> list[dict[str, str]]:
     """[{field: value as text}] of config.model in the column overrides of each run; {} where there is none."""
-    texts = table.columns.get("overrides") or [""] * len(table)
+    texts = table.column_or("overrides", "")
     return [dict(re.findall(r"(?:^| )model\.(\w+)=(\S+)", str(text))) for text in texts]
+
+
+def _field_cells(table: Table, name: str) -> list:
+    """A field of config.model in each run, as written in its column or else in the overrides; None where neither has
+    it."""
+    cells = table.column_or(name, None)
+    overrides = model_overrides(table)
+    return [overrides[i].get(name) if _is_blank(cell) else cell for i, cell in enumerate(cells)]
+
+
+def _is_blank(cell: object) -> bool:
+    """Whether a cell holds nothing; frames of pandas have NaN there."""
+    return text_of(cell).lower() in ("", "nan")
+
+
+def _field_numbers(table: Table, name: str) -> Array:
+    """A field of config.model, or granularity, in each run, float64 [n], NaN where nothing says it.
+
+    Raises:
+      UserError: names the first value that is no number.
+    """
+    if name not in table and "overrides" not in table:
+        return np.full(len(table), np.nan)
+    cells = _field_cells(table, name)
+    values = to_numbers(cells)
+    for row, cell, value in zip(table.rows, cells, values, strict=True):
+        if cell is not None and not np.isfinite(value):
+            raise UserError(f"{table.path}, row {row}, {name}: found {shown(cell)}, expected a number")
+    return values
+
+
+def _numbers_of_mixtures(table: Table, name: str) -> Array | None:
+    """As `_field_numbers`, of each mixture, float64 [m].
+
+    Returns:
+      None where nothing says it of any mixture, or a value is no number: no law needs it.
+    """
+    is_mixture = _is_mixture(table)
+    if is_mixture is None:
+        return None
+    try:
+        values = _field_numbers(table, name)[is_mixture]
+    except UserError:
+        return None
+    return values if np.isfinite(values).any() else None
+
+
+def _is_mixture(table: Table) -> Array | None:
+    """Whether each model is a mixture, bool [n]; None where the table does not say its numbers of experts."""
+    n_experts = positive_numbers(table, "n_experts")
+    return None if n_experts is None else n_experts > 1
+
+
+def are_tied(table: Table) -> Array:
+    """Whether embedding and head of each model are one matrix, bool [n]; False where nothing says it."""
+    return np.array([is_yes(cell) for cell in _field_cells(table, "tied_embeddings")])
 
 
 def default_of(name: str, columns: Columns) -> Array | float:
     """The default of a field of WITH_DEFAULT, where a table has no value or 0.
 
     Args:
-      columns: Of the table: d_model, n_blocks, and the fields before this one.
+      columns: Of the table: d_model, n_blocks, granularity where it is known, and the fields before this one.
     """
     if name == "n_heads":
         return columns["n_blocks"]
@@ -153,7 +209,7 @@ def default_of(name: str, columns: Columns) -> Array | float:
     if name == "d_ff":
         return 3 * columns["d_model"]
     if name == "d_expert":
-        return columns["d_ff"]
+        return columns["d_ff"] / columns.get("granularity", 1.0)
     return 1.0 if name == "top_k" else 0.0
 
 
@@ -161,24 +217,23 @@ def _shape_columns(table: Table) -> dict[str, Array] | None:
     """The columns that tell the shape of each model.
 
     Returns:
-      {name: float64 [n]} of d_model, n_blocks, n_experts, n_active, WITH_DEFAULT and tied; None where the table lacks
-      one of the first four or a value is not a number.
+      {name: float64 [n]} of d_model, n_blocks, n_experts, n_active, granularity, WITH_DEFAULT and tied; None where the
+      table lacks one of the first four or a value is not a number.
     """
-    overrides = model_overrides(table)
     columns: dict[str, Array] = {}
     try:
         for name in ("d_model", "n_blocks", "n_experts", "n_active"):
             if name not in table:
                 return None
             columns[name] = table.numbers(name, (1, 1e18))
+        granularity = _field_numbers(table, "granularity")
+        columns["granularity"] = np.where(granularity > 0, granularity, 1.0)
         for name in WITH_DEFAULT:
-            texts = table.columns.get(name) or [row.get(name) for row in overrides]
-            values = np.array([float(value or 0) for value in texts])
+            values = _field_numbers(table, name)
             columns[name] = np.where(values > 0, values, default_of(name, columns))
-    except (UserError, ValueError):
+    except UserError:
         return None
-    texts = table.columns.get("tied_embeddings") or [row.get("tied_embeddings") for row in overrides]
-    columns["tied"] = np.array([str(value).lower() == "true" for value in texts], float)
+    columns["tied"] = are_tied(table).astype(float)
     return columns
 
 
@@ -219,7 +274,7 @@ def architecture_of(table: Table, vocab_size: int | None, width_per_block: int |
         ratios, differing = _expert_ratios(table)
     else:
         ratios, differing = _shape_ratios(columns, size_is_known, width_per_block)
-        if width_per_block and "vocab_size" not in table.columns:
+        if width_per_block and "vocab_size" not in table:
             vocab_size = _vocabulary(columns, ratios, width_per_block)
             size_is_known = vocab_size is not None
         if size_is_known:
@@ -302,14 +357,11 @@ def _expert_ratios(table: Table) -> tuple[Ratios, dict[str, list]]:
     columns; and {ratio: its values} of those in which the runs differ."""
     ratios: dict[str, Any] = {}
     differing = {}
-    experts = positive_numbers(table, "n_experts")
-    if experts is None or not (experts > 1).any():
-        return PAPERS_RATIOS, differing
-    for name, column in dict(top_k="top_k", shared="n_shared_experts", granularity="granularity").items():
-        values = _numbers_or_none(table, column, 0)
+    for name, (column, default) in RATIO_COLUMNS.items():
+        values = _numbers_of_mixtures(table, column)
         if values is None:
             continue
-        values = values[experts > 1]
+        values = np.where(values > 0, values, default)
         if len(np.unique(values)) > 1:
             differing[name] = np.unique(values).tolist()
         ratios[name] = _usual(values) if name == "granularity" else int(_usual(values))
@@ -320,10 +372,8 @@ def _mixtures(table: Table) -> _TableMixtures | None:
     """The mixtures of a table; None where it has none."""
     n_active = positive_numbers(table, "n_active")
     n_experts = positive_numbers(table, "n_experts")
-    if n_active is None or n_experts is None:
-        return None
-    is_mixture = n_experts > 1
-    if not is_mixture.any():
+    is_mixture = _is_mixture(table)
+    if n_active is None or n_experts is None or is_mixture is None or not is_mixture.any():
         return None
     n_total = positive_numbers(table, "n_total")
     return _TableMixtures(n_active[is_mixture], n_experts[is_mixture], None if n_total is None else n_total[is_mixture])
@@ -350,11 +400,10 @@ class _TotalsReader:
     assumed: list[Finding] = dataclasses.field(default_factory=list)
 
     def __post_init__(self) -> None:
-        names = {*self.table.columns, *(name for row in model_overrides(self.table) for name in row)}
-        self.says_top_k = "top_k" in names
-        has_width = bool({"d_expert", "granularity"} & names)
-        self.says_width = has_width and (self.columns is not None or "granularity" in names)
-        if "d_expert" in names and not self.says_width:
+        said = [name for name in MIXTURE_FIELDS if _numbers_of_mixtures(self.table, name) is not None]
+        self.says_top_k = "top_k" in said
+        self.says_width = "granularity" in said or ("d_expert" in said and self.columns is not None)
+        if "d_expert" in said and not self.says_width:
             self.assumed.append(finding("d_expert_unread"))
 
     def complete(self) -> Shares | None:

@@ -206,7 +206,7 @@ def _alike(table: Table) -> Array:
 
     Size and sparsity do not tell finer experts apart.
     """
-    if not {"d_expert", "d_model", "n_experts"} <= set(table.columns):
+    if not all(name in table for name in ("d_expert", "d_model", "n_experts")):
         return np.ones(len(table), bool)
     is_mixture = table.numbers("n_experts") > 1
     granularity = np.round(table.numbers("granularity"))

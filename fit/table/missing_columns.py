@@ -86,7 +86,7 @@ def _rivals_in_words(name: str, column: str, others: Mapping[str, float]) -> str
 
 def _columns_of_totals(table: Table) -> set[str]:
     """Columns that repeat n_total in a table with mixtures: they hold no n_active."""
-    if not {"n_total", "n_experts"} <= set(table.columns) or not np.any(table.values("n_experts") > 1):
+    if "n_total" not in table or "n_experts" not in table or not np.any(table.values("n_experts") > 1):
         return set()
     totals = table.column("n_total")
     return {name for name, values in table.columns.items() if values == totals}

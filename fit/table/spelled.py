@@ -14,6 +14,12 @@ DOT_THOUSANDS = re.compile(r"[+-]?\d{1,3}(\.\d{3})+")
 DECIMAL_DOT = re.compile(r"[+-]?\d*\.\d+(e[+-]?\d+)?", re.IGNORECASE)
 FEWEST_ROWS = 3  # that a column must have before its commas can be decimal ones
 SHARE_WITH_COMMAS = 0.5  # of its cells that must have one
+YES = ("true", "yes", "1", "1.0")  # in lower case
+
+
+def is_yes(cell: object) -> bool:
+    """Whether a cell says yes: true, yes or 1."""
+    return str(cell).strip().lower() in YES
 
 
 def number(text: str) -> float:

@@ -117,6 +117,10 @@ class Table:
         _, formula = DERIVED[name]
         return formula(self)
 
+    def column_or(self, name: str, default: object) -> list:
+        """Column `name` as read, or `default` for every row where the table has no such column."""
+        return self.column(name) if name in self else [default] * len(self)
+
     def numbers_or(self, name: str, default: Numbers) -> Numbers:
         """Column `name` as numbers from 0 up, or `default` where the table has no such column."""
         return self.numbers(name, (0, 1e18)) if name in self else default
@@ -212,9 +216,24 @@ class Table:
 
 
 def _sparsity(table: Table) -> Array:
-    """The share of a layer's experts that a token does not use."""
+    """The share of a layer's experts that a token does not use; 0 for dense models, whatever their top_k.
+
+    Raises:
+      UserError: names the first mixture whose top_k is no number from 1 to its n_experts.
+    """
     n_experts = table.numbers("n_experts")
-    return 1 - table.numbers_or("top_k", 1.0) / n_experts
+    if "top_k" not in table:
+        return 1 - 1 / n_experts
+    top_k = np.where(n_experts > 1, table.values("top_k"), 1.0)
+    is_possible = (top_k >= 1) & (top_k <= n_experts)
+    if not is_possible.all():
+        first = int(np.argmin(is_possible))
+        raise UserError(
+            f"{table.path}, row {table.rows[first]}, column {table.names.get('top_k', 'top_k')}: "
+            f"found {shown(table.column('top_k')[first])}, expected a number from 1 to n_experts, "
+            f"{n_experts[first]:g} there"
+        )
+    return 1 - top_k / n_experts
 
 
 def _granularity(table: Table) -> Array:

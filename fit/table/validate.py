@@ -275,7 +275,7 @@ def _repetition_doubts(table: Table, known: Columns) -> Iterator[Finding]:
     names = [name for name in ("n_active", "n_tokens", "n_experts", "n_total", "loss") if name in known]
     if "loss" not in known or len(names) < 2:
         return
-    seeds = table.columns.get("seed") or [""] * len(table)
+    seeds = table.column_or("seed", "")
     frame = pandas.DataFrame({name: known[name] for name in names})
     frame["seed"] = pandas.Series(seeds, dtype=object).map(str)
     repeated = frame.duplicated().to_numpy()

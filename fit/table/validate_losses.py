@@ -20,6 +20,7 @@ from fit.table.column_guesses import snake_case
 from fit.table.known_columns import STATES, Columns, count_of, rows_in_words, units_are_open
 from fit.table.problems import Problem
 from fit.table.selection import text_of
+from fit.table.spelled import YES
 from fit.table.table import Table
 
 LARGEST_VOCABULARY = 2**18  # of tokenizers in use
@@ -67,7 +68,6 @@ UNFINISHED = (
     "interrupted",
     "nan",
 )
-YES = ("true", "yes", "1", "1.0")
 NO = ("false", "no", "0", "0.0")
 # {part of a column's name: the unit that it speaks of}
 UNIT_BY_NAME = dict(ppl="perplexity", perplex="perplexity", bpb="FACTOR", bpc="FACTOR", per_byte="FACTOR", bits="bits")

@@ -12,7 +12,7 @@ import sys
 import numpy as np
 
 import fit
-from fit.fitted_law.predictions import extended
+from fit.prediction.predictions import extended
 from fit.table import table
 from jmoe.config import counts
 from results import rows

@@ -171,7 +171,8 @@ def write_demo_law(path, **changes):
     into its `models`."""
     runs, columns = demo_runs()
     sizes = {name: getattr(runs, name) for name in ("n_active", "n_tokens", "n_experts")}
-    table = Table("the demo", columns | {name: values.tolist() for name, values in sizes.items()}, [])
+    rows = list(range(len(runs)))
+    table = Table("the demo", columns | {name: values.tolist() for name, values in sizes.items()}, rows)
     ranges = {name: [values.min(), values.max()] for name, values in sizes.items()}
     flops = training_flops(runs.n_active, runs.n_tokens)
     record = dict(
@@ -179,10 +180,15 @@ def write_demo_law(path, **changes):
         coefficients=TINY,
         settings={},
         runs=dict(ranges=ranges | dict(training_flops=[flops.min(), flops.max()])),
-        models=models.from_table(table).to_dict() | changes,
+        models=models_of(table).to_dict() | changes,
     )
     pathlib.Path(path).write_text(json.dumps(record))
     return str(path)
+
+
+def models_of(table):
+    """The models of a law that is fitted to all runs of a table."""
+    return models.from_table(table, np.arange(len(table)))
 
 
 def bootstrap(draws, **more):

@@ -10,7 +10,6 @@ import numpy as np
 
 from fit.aliases import Json
 from fit.errors import UserError
-from fit.fitted_law import predictions
 from fit.fitted_law.law import Law
 from fit.form import PriorSummary
 from fit.messages.finding import Finding, finding
@@ -18,6 +17,7 @@ from fit.messages.lines import WARNING, Line
 from fit.messages.printable import printable
 from fit.messages.units import say
 from fit.model.architecture import training_flops
+from fit.prediction import predictions
 from fit.table import spelled, validate
 from fit.table.importers import workdir
 from fit.table.runs import read_runs

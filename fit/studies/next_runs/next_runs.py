@@ -72,7 +72,7 @@ def next_runs(
     solved = solver.best_of_each_number(
         Problem(law, architecture, Constraints(flops=target_flops or runs.flops.max()), experts)
     )
-    of_optima = law_counts.columns_of(law, architecture, solved.d_model, solved.n_experts, solved.n_tokens)
+    of_optima = law_counts.model_columns(law, architecture, solved.d_model, solved.n_experts, solved.n_tokens)
     linear = design.linearised(law, runs, scatter, (possible.columns, grid.columns, of_optima))
     candidate_gradients, grid_gradients, optima_gradients = linear.jacobians
     best = int(np.nanargmin(solved.loss))
@@ -226,7 +226,7 @@ def possible_runs(law: Law, architecture: Architecture, n_blocks: Array, n_exper
     """The Possible runs of these numbers [k]. Raises UserError where the law reads a column that no architecture
     determines."""
     d_model = n_blocks * float(architecture.width_per_block)
-    columns = law_counts.columns_of(law, architecture, d_model, n_experts, n_tokens)
+    columns = law_counts.model_columns(law, architecture, d_model, n_experts, n_tokens)
     model = np.unique(np.stack([n_blocks, n_experts]), axis=1, return_inverse=True)[1].ravel()
     n_active = np.asarray(architecture.n_active(d_model, n_experts))
     return Possible(n_blocks, n_experts, n_tokens, model, n_active, columns, decay_of(law))

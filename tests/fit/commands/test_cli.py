@@ -16,8 +16,8 @@ import pytest
 
 from fit import __main__ as command_line
 from fit.fitted_law.law import load
-from fit.fitted_law.predictions import against_measured
 from fit.messages import lines
+from fit.prediction.predictions import against_measured
 from fit.render import law_details
 from fit.table.table import Table, write
 

@@ -12,7 +12,7 @@ from fit.fitted_law.law import Law, in_words, load, warning_of
 from fit.fitted_law.models import Models
 from fit.laws import FORMS
 from fit.model.architecture import BATCH_RAMP, Architecture
-from fit.table.table import Table
+from fit.table.table import Table, read
 
 
 @pytest.fixture(scope="module")
@@ -75,18 +75,18 @@ def test_tokens_that_the_text_does_not_have(law):
 def test_text_seen_more_than_once_is_told():
     runs = fit_runs.demo_runs()[0]
     sizes = dict(n_tokens=runs.n_tokens.tolist())
-    once = models.from_table(table(**sizes, epochs=(runs.n_tokens / 2_000_128).tolist()))
+    once = fit_runs.models_of(table(**sizes, epochs=(runs.n_tokens / 2_000_128).tolist()))
     assert once.unique_tokens == 2_000_128 and once.repeats is None and not [*models.findings(once)]
-    twice = models.from_table(table(**sizes, epochs=(runs.n_tokens / 524_288).tolist()))
+    twice = fit_runs.models_of(table(**sizes, epochs=(runs.n_tokens / 524_288).tolist()))
     assert twice.unique_tokens == 524_288 and twice.repeats == (24, 2.5)
     assert "runs that saw text more than once: 24, up to 2.5 epochs" in str(next(models.findings(twice)))
 
 
 def test_runs_that_differ_give_no_default(law):
-    few = models.from_table(table(vocab_size=[257] * 30 + [512] * 6))
+    few = fit_runs.models_of(table(vocab_size=[257] * 30 + [512] * 6))
     assert few.vocab_size == 257 and few.differing == {"vocab_size": (257, 512)}
     assert "that of most runs, 257" in str(next(models.findings(few)))
-    half = models.from_table(table(vocab_size=[257] * 18 + [512] * 18, width_per_block=[8] * 36))
+    half = fit_runs.models_of(table(vocab_size=[257] * 18 + [512] * 18, width_per_block=[8] * 36))
     assert half.vocab_size is None and half.width_per_block == 8
     with pytest.raises(UserError, match="say which by shape=vocab_size"):
         Law("x", FORMS["joint"], law.coefficients, models=half).architecture  # noqa: B018
@@ -94,18 +94,37 @@ def test_runs_that_differ_give_no_default(law):
 
 def test_rates_without_a_law_give_none():
     rates = table().columns["peak_learning_rate"]
-    assert models.from_table(table(peak_learning_rate=[2 * rates[0], *rates[1:]])).learning_rate is None
-    assert models.from_table(table(peak_learning_rate=["fast"] * 36)).learning_rate is None  # no law needs it
+    assert fit_runs.models_of(table(peak_learning_rate=[2 * rates[0], *rates[1:]])).learning_rate is None
+    assert fit_runs.models_of(table(peak_learning_rate=["fast"] * 36)).learning_rate is None  # no law needs it
+
+
+@pytest.mark.parametrize("has_shapes", [True, False])
+@pytest.mark.parametrize("written", ["1", "", None, "nan", "overrides"])
+def test_dense_models_need_no_top_k(has_shapes, written):
+    """With blanks there, or with overrides in place of the column, the mixtures have theirs all the same."""
+    n_experts = np.array([1, 1, 8, 8, 8])
+    columns = dict(n_active=np.geomspace(1e8, 1e9, 5), n_tokens=[2e10] * 5, n_experts=n_experts, granularity=[2] * 5)
+    if has_shapes:
+        columns |= dict(d_model=[512] * 5, n_blocks=[8] * 5)
+    if written == "overrides":
+        columns["overrides"] = ["", "", *["seed=1 model.top_k=2"] * 3]
+    else:
+        columns["top_k"] = [written, written, "2", "2", "2"]
+    known = fit_runs.models_of(read(columns))
+    assert known.architecture.top_k == 2 and known.architecture.granularity == 2 and not known.assumed
+    unsaid = read(columns | dict(top_k=["1", "1", "", "", ""], overrides=[""] * 5))
+    if not has_shapes:  # blanks of all mixtures say nothing
+        assert [finding.code for finding in fit_runs.models_of(unsaid).assumed] == ["top_k_assumed"]
 
 
 def test_overrides_that_all_runs_share_are_kept():
     ours = [f"{text} data.path='my text/*.txt' optimizer.b2=0.95" for text in table().columns["overrides"]]
-    found = models.from_table(table(overrides=ours))
+    found = fit_runs.models_of(table(overrides=ours))
     assert found.overrides == {"data.path": "'my text/*.txt'", "optimizer.b2": "0.95"}
-    mixed = models.from_table(table(overrides=[*ours[:-1], ours[-1].replace("0.95", "0.9")]))
+    mixed = fit_runs.models_of(table(overrides=[*ours[:-1], ours[-1].replace("0.95", "0.9")]))
     assert mixed.overrides == {"data.path": "'my text/*.txt'"}
     assert mixed.differing == {"optimizer.b2": ("0.9", "0.95")}
-    assert models.from_table(table(overrides=["x=__import__('os')"] * 36)).overrides == {}
+    assert fit_runs.models_of(table(overrides=["x=__import__('os')"] * 36)).overrides == {}
 
 
 # The batches of the runs.
@@ -136,35 +155,35 @@ def test_a_law_knows_the_ramp_of_its_runs_batches(chosen):
     columns = dict(n_tokens=n_tokens, config=["configs/joint_moe.py"] * 4, overrides=[overrides] * 4)
     for column in ({}, {"batch_tokens": last_batches}):
         of_runs = Table("runs.csv", {name: list(values) for name, values in (columns | column).items()}, [2, 3, 4, 5])
-        assert models.from_table(of_runs).batches == config.batch_tokens
+        assert fit_runs.models_of(of_runs).batches == config.batch_tokens
 
 
 def test_a_column_of_batches_counts_more_than_a_config():
-    assert models.from_table(table()).batches is None  # configs/quickstart.py has its own
-    assert models.from_table(table(batch_tokens=[1_024] * 36)).batches == ((0, 1_024),)
+    assert fit_runs.models_of(table()).batches is None  # configs/quickstart.py has its own
+    assert fit_runs.models_of(table(batch_tokens=[1_024] * 36)).batches == ((0, 1_024),)
     papers = dict(config=["configs/joint_moe.py"] * 36)
-    assert models.from_table(table(**papers, batch_tokens=[1_024] * 36)).batches == ((0, 1_024),)
+    assert fit_runs.models_of(table(**papers, batch_tokens=[1_024] * 36)).batches == ((0, 1_024),)
 
 
 def test_runs_of_several_batches_have_none_in_common():
     """Nor have those whose batches shrink, which no plan has."""
     papers = dict(config=["configs/joint_moe.py"] * 36)
-    assert models.from_table(table(**papers, overrides=["seed=1"] * 36)).batches == BATCH_RAMP
+    assert fit_runs.models_of(table(**papers, overrides=["seed=1"] * 36)).batches == BATCH_RAMP
     few = "batch_tokens=((0, 4096),)"
     for overrides in ([few, *["seed=1"] * 35], ["batch_tokens=((0, 4096), (9, 512))"] * 36, ["batch_tokens=9"] * 36):
-        assert models.from_table(table(**papers, overrides=overrides)).batches is None
-    assert models.from_table(table(**papers, overrides=[few] * 36)).batches == ((0, 4_096),)
+        assert fit_runs.models_of(table(**papers, overrides=overrides)).batches is None
+    assert fit_runs.models_of(table(**papers, overrides=[few] * 36)).batches == ((0, 4_096),)
 
 
 def test_batches_that_grow_with_the_tokens_are_a_ramp_and_others_are_not():
     n_tokens = fit_runs.demo_runs()[0].n_tokens
     grown = np.where(n_tokens > 400_000, 2_048, 1_024).tolist()
-    known = models.from_table(table(n_tokens=n_tokens.tolist(), batch_tokens=grown))
+    known = fit_runs.models_of(table(n_tokens=n_tokens.tolist(), batch_tokens=grown))
     assert known.batches == ((0, 1_024), (327_680, 2_048))
     for others in ([2_048, *grown[1:]], [*grown[:-1], 1_024], ["", *grown[1:]], grown[::-1]):
-        assert models.from_table(table(n_tokens=n_tokens.tolist(), batch_tokens=others)).batches is None
-    assert models.from_table(table(batch_tokens=grown)).batches is None  # nothing says the tokens
-    assert models.from_table(table(batch_tokens=[64] * 36)).batches is None  # rows of 128: they count something else
+        assert fit_runs.models_of(table(n_tokens=n_tokens.tolist(), batch_tokens=others)).batches is None
+    assert fit_runs.models_of(table(batch_tokens=grown)).batches is None  # nothing says the tokens
+    assert fit_runs.models_of(table(batch_tokens=[64] * 36)).batches is None  # rows of 128: they count something else
 
 
 def test_a_law_keeps_its_batches(tmp_path):

@@ -152,7 +152,7 @@ def test_escape_codes_in_a_table_are_written_out(tmp_path, capsys):
     path = tmp_path / "runs.csv"
     fit_runs.write_demo_csv(path, config=[f"configs/{ESCAPE}.py"] * len(fit_runs.demo_runs()[0]))
     read = table.read(path)
-    found = models.from_table(read)
+    found = fit_runs.models_of(read)
     assert "\x1b" in read.columns["config"][0] and found.base_config == r"configs/\x1b[2J\x1b]0;owned\x07.py"
     header, rest = path.read_text().split("\n", 1)
     path.write_text(header.replace("loss", f"loss,{ESCAPE}".split(",")[1]) + "\n" + rest)
@@ -174,7 +174,7 @@ def test_fields_that_no_config_has_stay_out_of_a_fitted_law():
         "config": ["configs/quickstart.py"] * 2,
         "loss": [1.0, 2.0],
     }
-    assert models.from_table(table.read(columns)).overrides == {"loss.router_z": "0.1"}
+    assert fit_runs.models_of(table.read(columns)).overrides == {"loss.router_z": "0.1"}
 
 
 @pytest.mark.parametrize("experts", [list(range(1, 200_001)), [10**9], [0], []])

@@ -271,7 +271,7 @@ def table_of(columns):
 def of_columns(changes):
     """All findings on a table and on its models."""
     runs = table_of(dict(n_active=SIZES, n_tokens=TOKENS, n_experts=1, loss=LOSSES) | changes)
-    return [*fit_warnings.doubts_of(runs, is_rated=False), *models.findings(models.from_table(runs))]
+    return [*fit_warnings.doubts_of(runs, is_rated=False), *models.findings(fit_runs.models_of(runs))]
 
 
 def law_of(runs, form, **options):

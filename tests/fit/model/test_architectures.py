@@ -114,7 +114,7 @@ def table_of(built=BUILT, experts=(1, 8, 16), **changed):
 
 def law_of(table, folder, form="joint", coefficients=fit_runs.TINY):
     """The path of a law.json of these runs."""
-    record = dict(form=form, coefficients=coefficients, models=models.from_table(table).to_dict())
+    record = dict(form=form, coefficients=coefficients, models=fit_runs.models_of(table).to_dict())
     (folder / "law.json").write_text(json.dumps(record))
     return f"{folder}/law.json"
 
@@ -180,7 +180,7 @@ def test_the_best_size_of_such_models_by_a_grid(tmp_path):
 def test_heads_by_their_column(tmp_path):
     """Of models with other heads or another feed-forward layer than the recipe's, the table of runs says which."""
     plain = table_of({}, (1, 8))
-    assert models.from_table(plain).architecture is None and not {"n_heads", "d_ff"} & set(plain.columns)
+    assert fit_runs.models_of(plain).architecture is None and not {"n_heads", "d_ff"} & set(plain.columns)
     built = {
         "model.n_heads": lambda d: d // 16,
         "model.d_ff": lambda d: 2 * d,

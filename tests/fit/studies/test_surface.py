@@ -13,7 +13,7 @@ from fit.errors import UserError
 from fit.fitted_law.law import load
 from fit.fitting import isoflop
 from fit.studies import surface
-from fit.table.table import Table, write
+from fit.table.table import Table, read, write
 
 # an interior optimum: coefficients of x, x^2, z, z^2, xz, (xz)^2, 1
 KNOWN = np.array([-1.2, 0.03, -0.2, 0.02, 0.002, 1e-5, 14.0])
@@ -107,6 +107,17 @@ def test_surfaces_of_a_table(tmp_path, capsys):
     (tmp_path / "two.csv").write_text("\n".join(lines[:17]))  # two sparsities
     with pytest.raises(UserError, match="3 values each"):
         surface.of_table(str(tmp_path / "two.csv"))
+
+
+def test_finer_experts_are_left_out_whatever_their_column_is_called(tmp_path):
+    surface_table(tmp_path / "runs.csv")
+    columns = read(str(tmp_path / "runs.csv")).columns
+    n_runs = len(columns["loss"])
+    columns |= dict(d_model=[1024] * n_runs, d_expert=[256 if i % 8 == 3 else 1024 for i in range(n_runs)])
+    renamed = {f"their_{name}": values for name, values in columns.items()}
+    table = read(renamed, columns={name: f"their_{name}" for name in columns})
+    for runs in (columns, table):
+        assert [row["left_out"] for row in surface.of_table(runs)] == [7, 7]
 
 
 def test_what_lies_within_the_runs():

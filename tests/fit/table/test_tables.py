@@ -13,7 +13,6 @@ import pytest
 
 import fit
 from fit import __main__ as command_line
-from fit.fitted_law import models
 from fit.fitted_law.law import Law
 from fit.fitted_law.table_architecture import Ratios
 from fit.fitting.noise import _freedom, projection
@@ -86,7 +85,7 @@ def table(**columns):
 def law_of(runs, form="chinchilla"):
     """A law with published coefficients of the models in `runs`."""
     published = fit.load({"chinchilla": "chinchilla-refit-2024", "joint": "joint-moe-2025"}[form])
-    return Law("law", FORMS[form], published.coefficients, models=models.from_table(runs))
+    return Law("law", FORMS[form], published.coefficients, models=fit_runs.models_of(runs))
 
 
 # A law of one number of experts

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from fit.aliases import Json
 from fit.errors import UserError
-from fit.fitted_law import predictions
 from fit.fitted_law.law import Law
 from fit.fitted_law.published_draws import fits_in_words
 from fit.fitted_law.tuning import BATCH, RATE, Tuning
@@ -14,6 +13,7 @@ from fit.fitted_law.tuning import BOUNDS as BOUNDS_OF_TUNING
 from fit.messages.finding import Finding, finding
 from fit.messages.lines import Line
 from fit.options import Options, number, whole
+from fit.prediction import predictions
 from fit.results import NOT_IN_JSON, WithFindings, optional
 from fit.table.table import BOUNDS, DERIVED, Table
 
@@ -43,6 +43,8 @@ class PredictOptions(Options):
         """The model as a table of one row. Raises UserError where the law reads a column that is not given."""
         if self.n_experts is not None:
             law.check_experts(self.n_experts, "--n_experts")
+        if self.top_k is not None and "sparsity" in law.form.columns:
+            self._check_top_k(law)
         model = {name: getattr(self, name) for name in ("n_active", "n_total", "n_tokens", "top_k", "granularity")}
         model["n_experts"] = self.n_experts or law.only_n_experts or 1
         model["n_shared_experts"] = self.n_shared_experts
@@ -66,6 +68,22 @@ class PredictOptions(Options):
                 )
             raise UserError(f"--{missing[0]} is missing: the {law.form.name} law needs it")
         return table
+
+    def _check_top_k(self, law: Law) -> None:
+        """Raises UserError where a token cannot choose so many experts; sparsity follows from both numbers."""
+        if self.top_k is None or self.top_k <= (self.n_experts or 1):
+            return
+        if self.n_experts is None:
+            raise UserError(f"--n_experts is missing: the {law.form.name} law needs it beside --top_k={self.top_k}")
+        raise UserError(
+            f"--top_k={self.top_k}: expected a whole number from 1 to {self.n_experts}, the model's n_experts"
+        )
+
+    def check_no_model(self) -> None:
+        """Raises UserError where one of these options is given beside a table of models, which has its own columns."""
+        given = self.changed(*[field.name for field in dataclasses.fields(PredictOptions)])
+        if given:
+            raise UserError(f"--{given[0]}: describes a single model, and --runs gives a table of them")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)

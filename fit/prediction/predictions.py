@@ -168,5 +168,5 @@ def against_measured(law: Law, table: Table, columns: dict[str, list]) -> str:
 
 def _others(table: Table, column: str, known: object) -> bool:
     """Whether any row of the table has another value than the law's, `known`. False if that is not known."""
-    values = {str(value).removesuffix(".0") for value in table.columns.get(column, ()) if value not in (None, "")}
+    values = {str(value).removesuffix(".0") for value in table.column_or(column, "") if value not in (None, "")}
     return known is not None and bool(values - {str(known)})

@@ -1,0 +1,79 @@
+"""What a law predicts for the models of a table or of flags."""
+
+import fit_runs
+import pytest
+
+import fit
+from fit import __main__ as command_line
+from fit.fitted_law.law import NAMES
+
+PLANNABLE = [name for name in NAMES if "n_tokens" in fit.load(name).form.columns]
+SPARSITY = ["predict", "--law=sparsity-2025", "--n_total=1e9", "--n_tokens=2e10"]
+
+
+@pytest.mark.parametrize("vocab_size", [32_000, 128_000])
+@pytest.mark.parametrize("name", PLANNABLE)
+def test_a_planned_model_is_predicted_as_planned(name, vocab_size):
+    plan = fit.plan(name, flops=1e21, shape=dict(vocab_size=vocab_size, width_per_block=64))
+    built = plan.buildable
+    columns = fit.load(name).form.columns
+    row = {column: built[column] for column in ("n_active", "n_total", "n_tokens", "d_model", "vocab_size")}
+    row |= dict(n_experts=built.get("law_experts", built.n_experts), top_k=1, granularity=1, shared_share=0)
+    assert set(columns) <= {*row, "sparsity"}
+    assert fit.predict(name, [row]).columns["predicted_loss"] == pytest.approx([built.loss], rel=1e-9)
+
+
+def test_counts_that_leave_the_embedding_out_stay_as_they_are():
+    """Of a law that leaves it out too, where the column's name says so."""
+    model = dict(n_tokens=[1e10], d_model=[1024], vocab_size=[50_257])
+    embedding = 2 * 50_257 * 1024
+    law = fit.load("kaplan-2020")
+    expected = law.predict(5e8, 1e10)
+    named = fit.read(model | dict(params_no_embedding=[5e8]), columns=dict(n_active="params_no_embedding"))
+    for table in (named, model | dict(n_active=[5e8 + embedding])):
+        assert fit.predict(law, table).columns["predicted_loss"] == pytest.approx([float(expected)], rel=1e-12)
+
+
+def test_true_and_1_both_tie_the_embedding():
+    row = dict(n_active=1e9, n_tokens=2e10, n_experts=1, d_model=1024, n_blocks=16, vocab_size=256_000)
+    for yes in ("True", "1", 1, True, "yes"):
+        row["tied_embeddings"] = yes
+        (loss,) = fit.predict("joint-moe-2025", [row]).columns["predicted_loss"]
+        counted = 1e9 - (256_000 - 50_257) * 1024
+        assert loss == pytest.approx(float(fit.load("joint-moe-2025").predict(counted, 2e10, 1)), rel=1e-12)
+        runs = {name: [value] * 4 for name, value in row.items()}
+        assert fit_runs.models_of(fit.read(runs)).architecture.tied
+
+
+def test_a_token_chooses_some_of_the_experts(capsys):
+    """More of them than there are give no sparsity; a dense model has one, whatever its top_k."""
+    assert command_line.run([*SPARSITY, "--top_k=2"]) == 2
+    assert "--n_experts is missing" in capsys.readouterr().err
+    assert command_line.run([*SPARSITY, "--top_k=4", "--n_experts=2"]) == 2
+    assert "--top_k=4: expected a whole number from 1 to 2" in capsys.readouterr().err
+    law = fit.load("sparsity-2025")
+    models = dict(n_total=[1e9] * 3, n_tokens=[2e10] * 3, n_experts=[1, 8, 8], top_k=[2, 2, 8])
+    expected = [float(law.predict(n_total=1e9, n_tokens=2e10, sparsity=share)) for share in (0, 0.75, 0)]
+    assert fit.predict(law, models).columns["predicted_loss"] == pytest.approx(expected, rel=1e-12)
+    assert fit.predict(law, models | dict(top_k=["", 2, 8])).columns["predicted_loss"] == pytest.approx(expected)
+    for wrong in (9, 0, ""):
+        with pytest.raises(fit.UserError, match=r"row 1, column top_k: found .*, expected a number from 1 to n_exp"):
+            fit.predict(law, models | dict(top_k=[2, wrong, 8]))
+
+
+def test_options_that_cannot_act_are_refused(tmp_path, capsys):
+    path = tmp_path / "models.csv"
+    path.write_text("n_active,n_tokens,n_experts\n1e9,2e10,8\n")
+    law = "--law=joint-moe-2025"
+    table = ["predict", law, f"--runs={path}", f"--out={tmp_path / 'out.csv'}"]
+    for flag in ("--n_active=1e9", "--n_experts=8", "--top_k=2", "--n_embedding=0", "--batch_tokens=1e6"):
+        assert command_line.run([*table, flag]) == 2
+        assert f"fit predict: {flag.partition('=')[0]}: " in capsys.readouterr().err
+    assert not (tmp_path / "out.csv").exists()
+    model = ["predict", law, "--n_active=1e9", "--n_tokens=2e10", "--n_experts=8"]
+    for flag in ("--where=n_experts=8", "--set=n_experts=8", "--columns=n_experts:E", "--units=n_active:billions"):
+        assert command_line.run([*model, flag]) == 2
+        assert f"fit predict: {flag.partition('=')[0]}: " in capsys.readouterr().err
+    assert command_line.run(model) == 0 and command_line.run(table) == 0
+    with pytest.raises(fit.UserError, match="n_experts: describes a single model"):
+        fit.predict("joint-moe-2025", str(path), n_experts=8)
