@@ -10,7 +10,7 @@ from fit.fitted_law.law import Law
 from fit.planning.plan import Plan
 from fit.planning.several_laws.comparison import Comparison
 from fit.results import Page
-from fit.studies.architecture_search.search import Holistic
+from fit.studies.architecture_search.result import Holistic
 from fit.studies.next_runs.add import AddedRuns
 from fit.studies.next_runs.suggest import NextRuns
 from fit.studies.speedup.baseline_speedup import BaselineSpeedup

@@ -18,7 +18,7 @@ from fit.planning.inputs.options import BudgetOptions, PlanOptions
 from fit.render.plot_options import PlotOptions
 from fit.render.report_options import ReportOptions
 from fit.results import Record, Result
-from fit.studies.architecture_search.search import HolisticOptions
+from fit.studies.architecture_search.holistic import HolisticOptions
 from fit.studies.next_runs.options import NextOptions
 from fit.studies.speedup.of_runs import SpeedupOptions
 from fit.studies.surfaces import SurfaceOptions
