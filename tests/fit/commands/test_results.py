@@ -114,6 +114,15 @@ def test_every_result_is_a_frame(tmp_path):
         assert isinstance(result, Result) and isinstance(result, Record) and str(result)
 
 
+def test_a_result_without_lines_is_its_title():
+    """As of predictions for models without measured losses: str, answer and HTML are empty."""
+    model = dict(n_active=1e9, n_total=4e9, n_tokens=1e11, n_experts=8, top_k=2)
+    predicted = fit.predict("sparsity-2025", fit.read([model]))
+    assert repr(predicted) == "<prediction>"
+    assert str(predicted) == predicted.answer == predicted._repr_html_() == ""
+    assert predicted.columns["predicted_loss"] == fit.predict("sparsity-2025", **model).columns["predicted_loss"]
+
+
 def test_the_stub_for_editors_is_current():
     assert stub.STUB.read_text(encoding="utf-8") == stub.stub(), "run python -m fit.stub"
 
