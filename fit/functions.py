@@ -361,14 +361,13 @@ def plot(law: "Law | str | os.PathLike", runs: object = None, *, options: PlotOp
     loaded = load(law)
     shown = experts_to_compare(loaded, options.experts)
     architecture = options.architecture(loaded)
-    budgets = () if options.flops is None else options.flops
     measured = figures.measured(loaded, runs)
     drawn, _ = figures.draw(
         options.figure,
         loaded,
         architecture,
         shown,
-        budgets,
+        options.budgets,
         measured,
         chips=options.chips,
         speeds=options.speeds,

@@ -125,5 +125,5 @@ def help_of(field: dataclasses.Field) -> str:
 
 def argument_text(name: str, help: str) -> str:
     """A line of Args: the help of a flag, in which other flags are named as arguments are."""
-    text = re.sub(r"--([a-z_]+(?:=[\w:]+)?)", r"`\1`", help)
+    text = re.sub(r"--([a-z_]+(?:=[\w:]*\w)?)", r"`\1`", help)
     return textwrap.fill(f"{name}: {text}", 112, initial_indent="  ", subsequent_indent="    ")
