@@ -117,7 +117,7 @@ def true_speeds(calibration: efficiencies.Calibration, residuals: np.ndarray, rn
 
 def question_of(law: Law, chips: str, hours: float) -> Problem:
     """The problem of a plan on a coarse grid of shapes."""
-    parsed = PlanOptions.parse(chips=chips, hours=hours)
+    parsed = PlanOptions(chips=chips, hours=hours)
     limits = parsed.constraints()
     assert limits.chips is not None
     calibration = efficiencies.of_our_trainer(limits.chips.kind, limits.chips.count)

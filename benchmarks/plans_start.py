@@ -129,7 +129,7 @@ def accelerator(kind: str, count: int) -> tuple[str, int]:
 def plan_of(case: Case) -> Plan:
     """Returns the plan of a case; fit.UserError if none is feasible."""
     limits = dict(case.limits) | dict(chips=f"{case.kind}:{case.count}", hours=case.hours)
-    return make_plan.best_plan(fit.load(case.law), PlanOptions.parse(**limits))
+    return make_plan.best_plan(fit.load(case.law), PlanOptions(**limits))
 
 
 def config_of(case: Case, plan: Plan, folder: str) -> ConfigDict:

@@ -41,7 +41,7 @@ CLASSES = (
     "fit.studies.surfaces.Surfaces",
     "fit.task_maps.maps.TaskMaps",
     "fit.task_maps.maps.TaskMap",
-    "fit.studies.architecture_search.search.Holistic",
+    "fit.studies.architecture_search.result.Holistic",
 )
 TRAINER_FUNCTIONS = ("train", "evaluate", "generate", "export", "load")  # each in the module of its name
 

@@ -10,9 +10,11 @@ tqdm, drawing needs matplotlib, Parquet needs the extra [parquet]. Start at `pyt
     plan = fit.plan(law, flops=1e22, memory_gb=80)
     print(plan, plan.best.n_experts, [row.loss for row in plan.optima])
 
-Every command is a function of this package. Its options have the names of the command's flags; numbers may be texts
-such as "1.5B" or "80GB". A `law` is a Law, a law.json or the name of a published law. `runs` are what `fit.read` takes.
-A value that cannot be used raises UserError, which names the option.
+Most commands are functions of this package, whose options have the names of the command's flags; numbers may be texts
+such as "1.5B" or "80GB". What differs: `fit.page` takes several laws, as `laws`; names and units of columns are
+arguments of `fit.read`, and `fit.add`, which writes to a file, takes their names alone. A `law` is a Law, a law.json or
+the name of a published law. `runs` are what `fit.read` takes. A value that cannot be used raises UserError, which names
+the option.
 
 Its folders, each of which imports only those above it (tests/test_repository.py):
 

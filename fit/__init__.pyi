@@ -10,7 +10,7 @@ from fit.planning.plan import Plan
 from fit.planning.several_laws.comparison import Comparison
 from fit.prediction.forecast import Forecast
 from fit.results import Page
-from fit.studies.architecture_search.search import Holistic
+from fit.studies.architecture_search.result import Holistic
 from fit.studies.next_runs.add import AddedRuns
 from fit.studies.next_runs.suggest import NextRuns
 from fit.studies.speedup.baseline_speedup import BaselineSpeedup
@@ -256,7 +256,7 @@ def next(
         (d_model / n_blocks, which is also d_model / n_heads).
       flops: Training FLOPs to spend; a trunk that branches share is counted once.
       goal: What the runs should make surer: loss and best number of experts at `target_flops`, or `coefficients`.
-      target_flops: With `goal=plan:` training FLOPs of the plan to make surer.
+      target_flops: With `goal=plan`: training FLOPs of the plan to make surer.
       coefficients: Names of the law's coefficients. Default: all that the fit did not hold fixed.
       experts: Numbers of experts to train and to compare. Default: those fitted.
       verbose: Also print tables of the runs and of all that is expected of them.
@@ -380,11 +380,11 @@ def plot(
     runs: object = None,
     *,
     shape: Mapping[str, object] | str | None = None,
-    figure: Literal['compute', '1a', '2a', '2b', '3', '4', '5', 'memory', 'hours'] = 'compute',
     flops: Iterable[float] | float | str | None = None,
     experts: Iterable[int] | int | str | None = None,
     chips: str | None = None,
     speeds: str | os.PathLike | None = None,
+    figure: Literal['compute', '1a', '2a', '2b', '3', '4', '5', 'memory', 'hours'] = 'compute',
 ) -> Figure:
     """Draws a law: by default the loss against training compute for each number of experts, and the runs.
 
@@ -397,12 +397,13 @@ def plot(
       shape: Shape of models. Default: the law's own. Fields: vocab_size (tokens in the vocabulary, of which FLOPs,
         memory and prices count embedding and head; the law sees the blocks as with its own); width_per_block
         (d_model / n_blocks, which is also d_model / n_heads).
+      flops: Training budgets: several for 2a, 2b and memory, one for 1a, 3 and 4. Default: the paper's for a
+        published law, else from the range of the fitted runs.
+      experts: Numbers of experts to draw. Default: those fitted.
+      chips: With `figure=hours`: chips to train on, such as H100:8, H100:8x8 or v5p:4x4x4.
+      speeds: With `figure=hours`: a table of your own speeds, as fit plan `hours` takes it.
       figure: Figure of the paper, memory for best E against memory, compute for the loss against compute, or hours
         for the loss against hours on chips.
-      flops: Training budgets of the paper's figures. Default: those of the law.
-      experts: Numbers of experts to draw. Default: those fitted.
-      chips: With hours: chips to train on, such as H100:8, H100:8x8 or v5p:4x4x4.
-      speeds: With hours: a table of your own speeds.
 
     Returns:
       A matplotlib Figure, which a notebook shows. Lines are dashed where no run reaches, and the band is percentiles of

@@ -15,7 +15,7 @@ from fit.prediction.forecast import PredictOptions
 from fit.render.plot_options import PlotOptions
 from fit.render.report_options import ReportOptions
 from fit.signatures import takes_options
-from fit.studies.architecture_search.search import HolisticOptions
+from fit.studies.architecture_search.holistic import HolisticOptions
 from fit.studies.next_runs.options import NextOptions
 from fit.studies.speedup.of_runs import SpeedupOptions
 from fit.studies.surfaces import SurfaceOptions
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from fit.planning.several_laws.comparison import Comparison
     from fit.prediction.forecast import Forecast
     from fit.results import Page
-    from fit.studies.architecture_search.search import Holistic
+    from fit.studies.architecture_search.result import Holistic
     from fit.studies.next_runs.add import AddedRuns
     from fit.studies.next_runs.suggest import NextRuns
     from fit.studies.speedup.baseline_speedup import BaselineSpeedup
@@ -331,11 +331,11 @@ def holistic(
     Raises:
       UserError: Nothing is asked for, or no model can be built.
     """
-    from fit.studies.architecture_search import holistic_runs, search
+    from fit.studies.architecture_search import holistic, search_runs
 
-    ratio_runs = None if runs is None else holistic_runs.read(runs)
-    runs_of_widths = None if width_runs is None else holistic_runs.read(width_runs)
-    return search.search(ratio_runs, runs_of_widths, rank, refit, options)
+    ratio_runs = None if runs is None else search_runs.read(runs)
+    runs_of_widths = None if width_runs is None else search_runs.read(width_runs)
+    return holistic.holistic(ratio_runs, runs_of_widths, rank, refit, options)
 
 
 @takes_options
@@ -362,14 +362,13 @@ def plot(law: "Law | str | os.PathLike", runs: object = None, *, options: PlotOp
     loaded = load(law)
     shown = experts_to_compare(loaded, options.experts)
     architecture = options.architecture(loaded)
-    budgets = () if options.flops is None else options.flops
     measured = figures.measured(loaded, runs)
     drawn, _ = figures.draw(
         options.figure,
         loaded,
         architecture,
         shown,
-        budgets,
+        options.budgets,
         measured,
         chips=options.chips,
         speeds=options.speeds,

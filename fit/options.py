@@ -11,7 +11,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable
-from typing import Any, Self
+from typing import Any
 
 from fit.errors import UserError
 from fit.messages import sentences
@@ -32,7 +32,10 @@ def flag_of(name: str) -> str:
 
 @dataclasses.dataclass(kw_only=True)
 class Options:
-    """The options of one function or command. The functions below make its fields."""
+    """The options of one function or command, made of what users give: also numbers as text, lists and arrays.
+
+    The functions below make its fields. A value that cannot be used raises UserError.
+    """
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -44,15 +47,6 @@ class Options:
             if value is None and not field.metadata["checks_none"]:
                 continue
             setattr(self, field.name, field.metadata["check"](flag_of(field.name), value))
-
-    @classmethod
-    def parse(cls, **options: Any) -> Self:
-        """The options from what users give, such as numbers as text, lists and arrays.
-
-        Raises:
-          UserError: A value cannot be used.
-        """
-        return cls(**options)
 
     def changed(self, *names: str) -> list[str]:
         """Those of the named fields that differ from their defaults."""

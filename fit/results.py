@@ -64,7 +64,7 @@ class Record(Mapping[str, Any]):
 
     def to_dict(self) -> Json:
         """The fields as dictionaries, lists and plain values, ready for JSON."""
-        return {name: to_plain(getattr(self, name)) for name in self.names()}
+        return {name: to_plain(self[name]) for name in self.names()}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -84,8 +84,8 @@ class Result(Record):
 
     @property
     def answer(self) -> str:
-        """The first line of what its command prints."""
-        return str(next(iter(self.answer_of(self))))
+        """The first line of what its command prints; "" where it prints none."""
+        return str(next(iter(self.answer_of(self)), ""))
 
     def to_dict(self) -> Json:
         """The version of this layout, then the fields as dictionaries, lists and plain values, ready for JSON."""
@@ -107,7 +107,7 @@ class Result(Record):
         return lines.text(self.answer_of(self))
 
     def __repr__(self) -> str:
-        return f"<{self.title}: {self.answer}>"
+        return f"<{self.title}: {self.answer}>" if self.answer else f"<{self.title}>"
 
     def _repr_html_(self) -> str:
         """The HTML that a notebook shows."""

@@ -54,7 +54,7 @@ def takes_options(function: types.FunctionType) -> Callable[..., Any]:
                 near = difflib.get_close_matches(name, signature.parameters, 1)
                 hint = f"; did you mean {near[0]!r}?" if near else ""
                 raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}{hint}")
-        options = kind.parse(**{name: kwargs.pop(name) for name in names if name in kwargs})
+        options = kind(**{name: kwargs.pop(name) for name in names if name in kwargs})
         return function(*args, **kwargs, options=options)
 
     call.__signature__ = signature.replace(return_annotation=function.__annotations__["return"])  # type: ignore
@@ -125,5 +125,5 @@ def help_of(field: dataclasses.Field) -> str:
 
 def argument_text(name: str, help: str) -> str:
     """A line of Args: the help of a flag, in which other flags are named as arguments are."""
-    text = re.sub(r"--([a-z_]+(?:=[\w:]+)?)", r"`\1`", help)
+    text = re.sub(r"--([a-z_]+(?:=[\w:]*\w)?)", r"`\1`", help)
     return textwrap.fill(f"{name}: {text}", 112, initial_indent="  ", subsequent_indent="    ")

@@ -16,7 +16,8 @@ from collections.abc import Iterator
 from ml_collections import ConfigDict
 
 from fit.model.shape import ModelShape
-from fit.studies.architecture_search import holistic
+from fit.studies.architecture_search import near_models, published, triads
+from fit.studies.architecture_search.architecture import BuiltModel
 from jmoe.config import counts
 
 CONFIG = "configs/holistic.py"
@@ -42,52 +43,46 @@ class Cell:
         flops: the budget C.
         m_over_active: M/N_a, FLOPs per token over active parameters.
         total_over_active: N/N_a.
-        shapes: {width: (shape, its relative distance from the cell)}.
-        nearest: the nearest (shape, distance) of all, also where none is near enough.
+        models: those near it.
     """
 
     flops: float
     m_over_active: float
     total_over_active: float
-    shapes: dict[int, holistic.Near]
-    nearest: holistic.Near | None
+    models: near_models.NearModels
 
     @property
-    def triad(self) -> tuple[float, float, float]:
+    def triad(self) -> triads.Triad:
         """(M, N_a, N) of the cell."""
-        return holistic.triad_of(self.flops, self.m_over_active, self.total_over_active)
-
-    def median(self) -> holistic.Near:
-        """The (shape, distance) of the median feasible width."""
-        return self.shapes[holistic.median(self.shapes)]
+        return published.triad_at(self.flops, self.m_over_active, self.total_over_active)
 
 
 def cells() -> Iterator[Cell]:
     """Yields every cell of the grid."""
-    for point in itertools.product(holistic.BUDGETS, holistic.M_OVER_ACTIVE, holistic.TOTAL_OVER_ACTIVE):
+    for point in itertools.product(published.BUDGETS, published.M_OVER_ACTIVE, published.TOTAL_OVER_ACTIVE):
         flops, m_over_active, total_over_active = point
-        shapes, nearest = holistic.buildable(holistic.triad_of(*point), holistic.family_of(flops))
-        yield Cell(flops, m_over_active, total_over_active, shapes, nearest)
+        models = near_models.models_near(published.triad_at(*point), published.family_at(flops))
+        yield Cell(flops, m_over_active, total_over_active, models)
 
 
 def get_sweep() -> tuple[str, list[dict]]:
     """Returns the config file, and a dict of overrides for each cell that has a model."""
-    return CONFIG, [overrides(cell.median()[0], cell.flops) for cell in cells() if cell.shapes]
+    return CONFIG, [overrides(cell.models.middle.shape, cell.flops) for cell in cells() if cell.models.by_width]
 
 
 def sizes(shape: ModelShape, flops: float, seq_len: int) -> dict:
     """Returns a shape as overrides, with the tokens of the budget `flops`."""
-    model = holistic.model_of(shape, flops, seq_len)
-    return {f"model.{name}": model[name] for name in SHAPE_FIELDS} | {"n_tokens": (model["n_tokens"],)}
+    model = BuiltModel.of(shape, flops, seq_len)
+    return {f"model.{name}": model[name] for name in SHAPE_FIELDS} | {"n_tokens": (model.n_tokens,)}
 
 
 def overrides(shape: ModelShape, flops: float) -> dict:
     """Returns `sizes`, with the learning rate and batch that the paper uses at that budget."""
-    i = holistic.nearest_budget(flops)
-    seq_len = holistic.PAPER_GRID.seq_len
+    i = published.nearest_budget(flops)
+    seq_len = near_models.PAPER_GRID.seq_len
     return sizes(shape, flops, seq_len) | {
-        "optimizer.lr_law.constant": round(math.log(holistic.LEARNING_RATE[i]), 6),
-        "batch_tokens": ((0, holistic.BATCH_ROWS[i] * seq_len),),
+        "optimizer.lr_law.constant": round(math.log(published.LEARNING_RATE[i]), 6),
+        "batch_tokens": ((0, published.BATCH_ROWS[i] * seq_len),),
     }
 
 
@@ -105,14 +100,17 @@ def main() -> None:
     """Prints every cell."""
     print("       C M/N_a N/N_a  model")
     for cell in cells():
-        if cell.shapes:
-            shape, distance = cell.median()
+        widths = cell.models.by_width
+        if widths:
+            middle = cell.models.middle
+            shape = middle.shape
             words = (
-                f"d_model {shape.d_model} of {min(cell.shapes)} to {max(cell.shapes)}, "
-                f"{shape.n_dense_blocks} + {shape.n_mixtures} blocks, d_expert {shape.d_expert}, {distance:.1%} off"
+                f"d_model {shape.d_model} of {min(widths)} to {max(widths)}, "
+                f"{shape.n_dense_blocks} + {shape.n_mixtures} blocks, d_expert {shape.d_expert}, {middle.off:.1%} off"
             )
         else:
-            words = "none: " + holistic.why_none(cell.triad, holistic.family_of(cell.flops), cell.nearest)
+            why = near_models.why_none(cell.triad, published.family_at(cell.flops), cell.models.nearest)
+            words = f"none: {why}"
         print(f"{cell.flops:8.0e} {cell.m_over_active:5} {cell.total_over_active:5}  {words}")
 
 

@@ -8,13 +8,13 @@ optima that `fit holistic` prints. The paper prints no grid of widths; this one 
 """
 
 from configs.sweeps import holistic_phase1
-from fit.studies.architecture_search import holistic
+from fit.studies.architecture_search import near_models, published
 
 M_OVER_ACTIVE = (10.8, 9.95, 9.18, 8.72, 8.35, 8.21)
 RATIOS = {  # budget: (M/N_a, N/N_a)
     flops: (m_over_active, total_over_active)
     for flops, m_over_active, total_over_active in zip(
-        holistic.BUDGETS, M_OVER_ACTIVE, holistic.RATIO_USED, strict=True
+        published.BUDGETS, M_OVER_ACTIVE, published.RATIO_USED, strict=True
     )
 }
 MOST_WIDTHS = 9
@@ -24,11 +24,10 @@ def get_sweep() -> tuple[str, list[dict]]:
     """Returns the config file, and a dict of overrides for each model."""
     jobs = []
     for flops, ratios in RATIOS.items():
-        shapes, _ = holistic.buildable(holistic.triad_of(flops, *ratios), holistic.family_of(flops))
-        widths = sorted(shapes)
+        models = near_models.models_near(published.triad_at(flops, *ratios), published.family_at(flops)).by_width
+        widths = sorted(models)
         last = len(widths) - 1
         chosen = {widths[round(i * last / (MOST_WIDTHS - 1))] for i in range(MOST_WIDTHS)}
         for width in sorted(chosen):
-            shape, _ = shapes[width]
-            jobs.append(holistic_phase1.overrides(shape, flops))
+            jobs.append(holistic_phase1.overrides(models[width].shape, flops))
     return holistic_phase1.CONFIG, jobs

@@ -7,7 +7,7 @@ The paper fitted Eq. 2 on heuristic shapes, searched the best shapes at its M an
 """
 
 from configs.sweeps import holistic_phase1, holistic_phase2
-from fit.studies.architecture_search import holistic
+from fit.studies.architecture_search import near_models, published, triads
 
 SIZES = (0.5, 0.7, 1.0, 1.4, 2.0)  # M over that of Eq. 2
 
@@ -17,10 +17,9 @@ def get_sweep() -> tuple[str, list[dict]]:
     jobs = []
     for flops, (m_over_active, total_over_active) in holistic_phase2.RATIOS.items():
         for size in SIZES:
-            m = size * holistic.power(holistic.FLOPS_PER_TOKEN, flops)
-            active = m / m_over_active
-            shapes, _ = holistic.buildable((m, active, active * total_over_active), holistic.family_of(flops))
-            if shapes:
-                shape, _ = shapes[holistic.median(shapes)]
-                jobs.append(holistic_phase1.overrides(shape, flops))
+            m = size * published.power(published.FLOPS_PER_TOKEN, flops)
+            triad = triads.of_ratios(m, m_over_active, total_over_active)
+            models = near_models.models_near(triad, published.family_at(flops))
+            if models.by_width:
+                jobs.append(holistic_phase1.overrides(models.middle.shape, flops))
     return holistic_phase1.CONFIG, jobs

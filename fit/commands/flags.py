@@ -1,9 +1,12 @@
-"""Flags that several commands have: a law, names of columns, JSON."""
+"""Flags that several commands have: a law, names of columns, JSON; and the warnings that they print."""
 
 import dataclasses
 import json
+import sys
+from collections.abc import Iterable
 
 from fit.fitted_law import law
+from fit.messages import lines
 from fit.options import Options, listed, option, pairs, required, switch, text
 from fit.results import Result
 from fit.table.importers.tools import KEPT
@@ -94,3 +97,10 @@ class JsonOutput(Options):
             print(json.dumps(plain(result.to_dict()), indent=1, allow_nan=False))
         else:
             print(result)
+
+
+def print_findings(findings: Iterable[object]) -> None:
+    """Prints what to know before trusting a result as warnings on stderr, wrapped."""
+    warnings = lines.warnings(findings)
+    if warnings:
+        print(lines.text(warnings), file=sys.stderr)

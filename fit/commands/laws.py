@@ -65,8 +65,7 @@ class ImportCommand(flags.Columns):
         write(table, self.out)
         for line in import_answer.answer(source, tool, len(rows), runs, self.units):
             print(line)
-        for warning in import_answer.warnings(joined):
-            print(f"warning: {warning}", file=sys.stderr)
+        flags.print_findings(import_answer.warnings(joined))
         print(f"columns: {', '.join(table.columns)}\nwritten to {self.out}")
 
 
@@ -134,14 +133,12 @@ class LawCommand(FitOptions, flags.Columns):
 
     def _show(self, answer: Iterable[Line], details: Iterable[Line], findings: Iterable[Finding]) -> None:
         """Prints the answer and, if asked for, the details and the warnings; else the warnings go to stderr."""
-        warnings = lines.warnings(findings)
         written = [] if self.out is None else [law_answer.written(self.out, self.verbose)]
         if self.verbose:
-            print(lines.text(lines.with_details(answer, [*details, *warnings, *written])))
+            print(lines.text(lines.with_details(answer, [*details, *lines.warnings(findings), *written])))
             return
         print(lines.text([*answer, *written]))
-        if warnings:
-            print(lines.text(warnings), file=sys.stderr)
+        flags.print_findings(findings)
 
 
 @dataclasses.dataclass(kw_only=True)

@@ -13,6 +13,7 @@ from fit.planning.inputs.chip_flags import kind_and_count
 from fit.planning.inputs.options import ShapeOptions, experts_to_compare
 from fit.render import figures, report, tables
 from fit.render.planner import page
+from fit.render.plot_options import FigureOptions
 from fit.render.report_options import ReportOptions
 from fit.results import JSON_VERSION
 from fit.table.files import check_writable
@@ -63,7 +64,7 @@ class TableCommand(ShapeOptions, flags.OfLaw, flags.JsonOutput):
 
 
 @dataclasses.dataclass(kw_only=True)
-class PlotCommand(ShapeOptions, flags.OfLaw, flags.Columns):
+class PlotCommand(FigureOptions, flags.OfLaw, flags.Columns):
     """Draw the paper's figures for a law, as PNG, PDF or SVG.
 
       python -m fit plot --law=joint-moe-2025 --figure=1a --out=figure_1a.pdf
@@ -87,18 +88,9 @@ class PlotCommand(ShapeOptions, flags.OfLaw, flags.Columns):
     out_dir: str | None = options.text("Without --figure: folder for the three pictures of a fit.")
     format: tuple[str, ...] = options.words("png, pdf, svg, or several of them; default: png.")
     runs: str | None = options.text("Table of runs, for figure 5 and for points on the curves of 2a.")
-    flops: tuple[float, ...] = options.numbers(
-        "Training budgets: several for 2a, 2b and memory, one for 1a, 3 and 4. Default: the "
-        "paper's for a published law, else from the range of the fitted runs.",
-        (),
-    )
-    experts: tuple[int, ...] | None = options.experts("Numbers of experts to draw. Default: those fitted.")
-    chips: str | None = options.text("With --figure=hours: chips to train on, such as H100:8, H100:8x8 or v5p:4x4x4.")
-    speeds: str | None = options.text("With --figure=hours: a table of your own speeds, as fit plan --hours takes it.")
 
     def run(self) -> None:
-        if self.figure not in figures.ON_CHIPS and self.changed("chips", "speeds"):
-            raise UserError(f"--{self.changed('chips', 'speeds')[0]} is for --figure=hours")
+        self.check_chips(self.figure)
         if (self.figure is None) == (self.out_dir is None) or (self.figure is None) != (self.out is None):
             raise UserError("expected either --figure with --out, or --out_dir")
         paths_of_figures = self.paths()
@@ -117,7 +109,7 @@ class PlotCommand(ShapeOptions, flags.OfLaw, flags.Columns):
             if self.out_dir and which != "5" and "n_tokens" not in law.form.columns:
                 continue  # a law without tokens has only one picture
             figure, _ = figures.draw(
-                which, law, architecture, experts, self.flops, measured, chips=self.chips, speeds=self.speeds
+                which, law, architecture, experts, self.budgets, measured, chips=self.chips, speeds=self.speeds
             )
             for path in paths:
                 figures.save(figure, path)
@@ -152,8 +144,8 @@ class ReportCommand(ReportOptions, flags.OfLaw, flags.Columns):
     python -m fit report --law=joint-moe-2025 --plan='--flops=1e22 --memory_gb=80' --out=budget.html
     python -m fit report --law=joint-moe-2025 --plan=plan.json        # by fit plan --json
 
-    With --plan the page opens with their answers: the plan, its place on the compute
-    frontier, best by hours beside best by FLOPs on --chips, what the laws disagree about, and numbers to check.
+    With --plan the page opens with the plan, its place on the compute frontier, best by hours beside best by FLOPs on
+    the plan's chips, what the laws disagree about, and numbers to check.
     """
 
     runs: str | None = options.text("Table of runs, for predicted against measured and for points on the curves.")

@@ -11,8 +11,8 @@ from fit.planning.emit import plan_config
 from fit.planning.inputs.options import CompareOptions, PlanOptions
 from fit.planning.several_laws.comparison import LAWS
 from fit.render import figures
-from fit.studies.architecture_search import holistic_runs
-from fit.studies.architecture_search.search import HolisticOptions, search
+from fit.studies.architecture_search import search_runs
+from fit.studies.architecture_search.holistic import HolisticOptions, holistic
 from fit.studies.next_runs import add, next_sweep, suggest
 from fit.studies.next_runs.options import NextOptions
 from fit.studies.surfaces import SurfaceOptions, fit_surfaces
@@ -150,13 +150,13 @@ class HolisticCommand(HolisticOptions, flags.Columns, flags.JsonOutput):
         if self.out is not None and self.runs is None and self.width_runs is None:
             raise UserError("--out needs --runs or --width_runs")
         check_picture(self.out)
-        ratio_runs = holistic_runs.read(self.read(self.runs)) if self.runs else None
-        width_runs = holistic_runs.read(self.read(self.width_runs)) if self.width_runs else None
-        result = search(ratio_runs, width_runs, self.read(self.rank), self.read(self.refit), self)
+        ratio_runs = search_runs.read(self.read(self.runs)) if self.runs else None
+        width_runs = search_runs.read(self.read(self.width_runs)) if self.width_runs else None
+        result = holistic(ratio_runs, width_runs, self.read(self.rank), self.read(self.refit), self)
         if self.out and result.fit:
             from fit.render.figures import loss
 
-            figures.save(loss.architectures(result.fit["budgets"], ratio_runs, width_runs), self.out)
+            figures.save(loss.architectures(result.fit.budgets, ratio_runs, width_runs), self.out)
         self.show(result)
 
 

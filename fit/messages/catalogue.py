@@ -317,7 +317,7 @@ CATALOGUE = {
         "standard errors: the form does not hold there, and beyond them it may be further off than its intervals say, "
         "either way"
     ),
-    "failed_tests": Kind(
+    "failed_tests": Kind(  # of laws in results/, whose make.py puts it into their law.json
         "beyond its runs this law failed its own tests: {models} models of {least:g} and {most:g} times its largest "
         "compute had losses {lowest:.0%} to {highest:.0%} below what it predicts ({page})"
     ),

@@ -1,7 +1,8 @@
 """The sentences that the planner page says too, and the refusals, the recipe and the config of a plan.
 
 Each is a template of units.say, which fills in the names in braces: {n_active:amount} is the value n_active as
-units.FORMATS["amount"] writes it. Page and command fill in the same templates, so their words cannot differ. A
+units.FORMATS["amount"] writes it. Page and command fill in the same templates, so their words cannot differ. The
+refusals, the recipe and the config of a plan stand here too, so that a reader finds its words together. Any other
 sentence that only one file says stands in that file; what to know before trusting a result is a finding (finding.py).
 """
 

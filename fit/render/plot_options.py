@@ -1,4 +1,4 @@
-"""Options of `fit.plot`: the picture, and what it shows."""
+"""Options of pictures of a law: those of `fit.plot` and `fit plot`, and those of `fit.plot` alone."""
 
 import dataclasses
 
@@ -9,7 +9,30 @@ from fit.render.figures import COMPUTE, FIGURES, ON_CHIPS
 
 
 @dataclasses.dataclass(kw_only=True)
-class PlotOptions(ShapeOptions):
+class FigureOptions(ShapeOptions):
+    """What a picture of a law shows."""
+
+    flops: tuple[float, ...] | None = numbers(
+        "Training budgets: several for 2a, 2b and memory, one for 1a, 3 and 4. Default: the "
+        "paper's for a published law, else from the range of the fitted runs."
+    )
+    experts: tuple[int, ...] | None = experts("Numbers of experts to draw. Default: those fitted.")
+    chips: str | None = text("With --figure=hours: chips to train on, such as H100:8, H100:8x8 or v5p:4x4x4.")
+    speeds: str | None = path("With --figure=hours: a table of your own speeds, as fit plan --hours takes it.")
+
+    @property
+    def budgets(self) -> tuple[float, ...]:
+        """The training budgets; none where the default is meant."""
+        return self.flops or ()
+
+    def check_chips(self, figure: str | None) -> None:
+        """Raises UserError where options of chips are given for a figure that has none."""
+        if figure not in ON_CHIPS and self.changed("chips", "speeds"):
+            raise UserError(f"--{self.changed('chips', 'speeds')[0]} is for --figure=hours")
+
+
+@dataclasses.dataclass(kw_only=True)
+class PlotOptions(FigureOptions):
     """A picture of a law."""
 
     figure: str = choice(
@@ -18,12 +41,7 @@ class PlotOptions(ShapeOptions):
         COMPUTE,
         (COMPUTE, *FIGURES, *ON_CHIPS),
     )
-    flops: tuple[float, ...] | None = numbers("Training budgets of the paper's figures. Default: those of the law.")
-    experts: tuple[int, ...] | None = experts("Numbers of experts to draw. Default: those fitted.")
-    chips: str | None = text("With hours: chips to train on, such as H100:8, H100:8x8 or v5p:4x4x4.")
-    speeds: str | None = path("With hours: a table of your own speeds.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.figure not in ON_CHIPS and self.changed("chips", "speeds"):
-            raise UserError(f"--{self.changed('chips', 'speeds')[0]} is for --figure=hours")
+        self.check_chips(self.figure)

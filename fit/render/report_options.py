@@ -52,17 +52,17 @@ def plan_options(plan: str | dict) -> PlanOptions:
       UserError: A flag is unknown or its value cannot be used, or the file has no plan.
     """
     if isinstance(plan, dict):
-        return PlanOptions.parse(**_known(plan.get("options", plan)))
+        return PlanOptions(**_known(plan.get("options", plan)))
     text = str(plan).strip()
     if text.startswith("-"):
-        return PlanOptions.parse(**_known(_of_flags(text)))
+        return PlanOptions(**_known(_of_flags(text)))
     try:
         saved = json.loads(pathlib.Path(text).read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"--plan={text}: expected flags of fit plan, or a file; {error.strerror}") from error
     except ValueError as error:
         raise UserError(f"--plan={text}: expected what fit plan --json prints") from error
-    return PlanOptions.parse(**_known(_of_saved(text, saved)))
+    return PlanOptions(**_known(_of_saved(text, saved)))
 
 
 def _of_saved(path: str, saved: Any) -> Json:
@@ -121,7 +121,7 @@ def budget_options(plan: PlanOptions, law: Law, flops: float | None = None) -> B
     if flops is not None:
         values["flops"] = flops
     values["shape"] = dataclasses.asdict(plan.shape) | shape_of_law(plan, law)
-    return BudgetOptions.parse(**values)
+    return BudgetOptions(**values)
 
 
 def shape_of_law(plan: PlanOptions, law: Law) -> dict[str, int]:

@@ -7,7 +7,7 @@ import pytest
 from etils import epath
 
 from configs.sweeps import holistic_phase1, sparsity_small
-from fit.studies.architecture_search import holistic, holistic_runs
+from fit.studies.architecture_search import search_runs, triads
 from jmoe.config import counts
 from jmoe.config.check import check_config
 from jmoe.config.schema import columns, with_columns
@@ -29,10 +29,10 @@ def test_models_have_the_triads_that_the_laws_count(name, count):
     for config in models:
         check_config(config)
         m = config.model
-        fixed = holistic.family(m.n_heads, m.head_dim, m.n_kv_heads, m.n_experts, m.top_k, m.n_shared_experts)
-        shape = holistic.sized(fixed, m.d_model, m.n_dense_blocks, m.n_blocks - m.n_dense_blocks, m.d_expert)
+        fixed = triads.family(m.n_heads, m.head_dim, m.n_kv_heads, m.n_experts, m.top_k, m.n_shared_experts)
+        shape = triads.sized(fixed, m.d_model, m.n_dense_blocks, m.n_blocks - m.n_dense_blocks, m.d_expert)
         seq_len = config.data.seq_len
-        assert holistic_phase1.counted(m, seq_len) == holistic.triad_of_shape(shape, seq_len)
+        assert holistic_phase1.counted(m, seq_len) == triads.of_shape(shape, seq_len)
         assert config.batch_tokens[0][1] % config.data.seq_len == 0
 
 
@@ -41,7 +41,7 @@ def test_phase_1_cells_by_the_trainers_counter():
     models = iter(load("holistic_phase1"))
     built = 0
     for cell in holistic_phase1.cells():
-        if not cell.shapes:
+        if not cell.models.by_width:
             continue
         config = next(models)
         triad = holistic_phase1.counted(config.model, 8192)
@@ -85,7 +85,7 @@ def test_runs_csv_gives_the_triads_back(tmp_path):
             writer = csv.DictWriter(file, fields, extrasaction="ignore")
             writer.writeheader()
             writer.writerows(rows)
-        runs = holistic_runs.read(str(tmp_path / "runs.csv"))
+        runs = search_runs.read(str(tmp_path / "runs.csv"))
         np.testing.assert_array_equal((runs.m, runs.active, runs.total), triads)
     assert "n_heads" in rows[0]
-    assert len(set(holistic_runs.budgets(runs.flops))) == 2 and runs.y_max == pytest.approx(17 / 3)
+    assert len(set(search_runs.budget_labels(runs.flops))) == 2 and runs.y_max == pytest.approx(17 / 3)

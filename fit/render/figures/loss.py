@@ -21,7 +21,8 @@ from fit.messages import units
 from fit.model.architecture import TRAINING, Architecture
 from fit.planning.search import best_size, unconstrained
 from fit.render.figures import style
-from fit.studies.architecture_search.holistic_runs import Search
+from fit.studies.architecture_search.fitted import BestRatio, BudgetFit, RatiosFit, WidthFit
+from fit.studies.architecture_search.search_runs import SearchRuns
 from fit.studies.surface import sparsity_range
 from fit.table.runs import Runs
 
@@ -287,50 +288,66 @@ def surfaces(rows: Sequence[Json]) -> Figure:
 
 
 @style.in_style()
-def architectures(rows: Sequence[Json], ratio_runs: Search | None = None, width_runs: Search | None = None) -> Figure:
+def architectures(
+    fits: Sequence[BudgetFit], ratio_runs: SearchRuns | None = None, width_runs: SearchRuns | None = None
+) -> Figure:
     """Loss above the budget's least over M/N_a, N/N_a and d: runs, each budget's fit, and its best."""
     figure, axes = style.panels(3)
-    colours = style.EXPERTS_MAP(np.linspace(0, style.LIGHTEST, len(rows)))
+    colours = style.EXPERTS_MAP(np.linspace(0, style.LIGHTEST, len(fits)))
     names = dict(x="M / active parameters", y="total / active parameters", width="width")
     for axis, which, runs in zip(axes, names, (ratio_runs, ratio_runs, width_runs), strict=True):
         axis.set_xlabel(names[which])
         for of_budget, _ in runs.by_budget() if runs else ():
-            i = int(np.argmin([abs(np.log(row["flops"] / np.median(of_budget.flops))) for row in rows]))
+            i = int(np.argmin([abs(np.log(fit.flops / np.median(of_budget.flops))) for fit in fits]))
             axis.plot(
                 getattr(of_budget, which), of_budget.loss - of_budget.loss.min(), "o", color=colours[i], markersize=2
             )
-            _fit(axis, which, rows[i]["width" if which == "width" else "ratios"], of_budget, colours[i])
+            if which == "width":
+                _width_fit(axis, fits[i].width, of_budget, colours[i])
+            else:
+                _ratio_fit(axis, which, fits[i].ratios, of_budget, colours[i])
     axes[0].set_ylabel("loss above the least (nats per token)")
     handles = [
-        style.handle(f"{units.flops(row['flops'])} FLOPs", color=c, linestyle="-")
-        for row, c in zip(rows, colours, strict=True)
+        style.handle(f"{units.flops(fit.flops)} FLOPs", color=c, linestyle="-")
+        for fit, c in zip(fits, colours, strict=True)
     ]
     figure.legend(handles=handles, loc="outside upper center", ncols=min(6, len(handles)))
     return figure
 
 
-def _fit(axis: Axes, which: str, fit: Json | None, runs: Search, colour: Array) -> None:
-    """Draws the fitted curve in one variable, the other at its best, and a mark at its best.
+def _width_fit(axis: Axes, fit: WidthFit | None, runs: SearchRuns, colour: Array) -> None:
+    """Draws a budget's loss over the width, with a mark at its best; nothing where there is none."""
+    if fit and fit.best is not None:
+        points = _points(runs.width, fit.best)
+        _fit(axis, points, fit.loss(points) - runs.loss.min(), colour)
+
+
+def _ratio_fit(axis: Axes, which: str, fit: RatiosFit | None, runs: SearchRuns, colour: Array) -> None:
+    """Draws a budget's loss over one ratio, the other at its best or its mean; nothing where the one has no best.
 
     Args:
-      which: "x", "y" or "width".
-      fit: of a budget's ratios or widths, where there is one.
-      runs: of the budget.
+      which: "x" or "y".
+      fit, runs: of the budget.
     """
     if not fit:
         return
-    best = fit if which == "width" else fit[which]
-    if not best or best["best"] is None:
+    best: dict[str, BestRatio | None] = dict(x=fit.x, y=fit.y)
+    optimum = best[which]
+    if not optimum:
         return
-    values = getattr(runs, which)
-    points = np.append(np.linspace(values.min(), values.max(), 100), best["best"])
-    if which == "width":
-        loss = np.polyval(fit["coefficients"], points)
-    else:
-        a, b, a2, b2, c = fit["coefficients"]
-        ratios = {name: fit[name]["best"] if fit[name] else getattr(runs, name).mean() for name in ("x", "y")}
-        x, y = (ratios | {which: points}).values()
-        loss = a / (x - 6) + b * x + a2 / (y - 1) + b2 / (runs.y_max - y) + c
-    loss = loss - runs.loss.min()
-    axis.plot(points[:-1], loss[:-1], color=colour)
-    axis.plot(points[-1], loss[-1], "*", color=colour, markersize=7)
+    points = _points(getattr(runs, which), optimum.best)
+    ratios = {name: other.best if other else getattr(runs, name).mean() for name, other in best.items()}
+    ratios[which] = points
+    _fit(axis, points, fit.loss(ratios["x"], ratios["y"], runs.y_max) - runs.loss.min(), colour)
+
+
+def _points(values: Array, best: float) -> Array:
+    """[k]: points over the values of runs, then the best one."""
+    return np.append(np.linspace(values.min(), values.max(), 100), best)
+
+
+def _fit(axis: Axes, points: Array, loss: Numbers, colour: Array) -> None:
+    """Draws a fitted curve through all points but the last, which has a mark."""
+    curve = np.asarray(loss)
+    axis.plot(points[:-1], curve[:-1], color=colour)
+    axis.plot(points[-1], curve[-1], "*", color=colour, markersize=7)

@@ -153,10 +153,10 @@ def _check_settings(law: Law) -> None:
 
 def _fitted_again(law: Law, runs: Table, mix_corpora: bool, with_draws: bool) -> Law:
     """The law fitted to these runs with the options of its own fit."""
-    options = added.options(law) | dict(mix_corpora=mix_corpora)
+    options: Json = added.options(law) | dict(mix_corpora=mix_corpora)
     if not with_draws:
         options["bootstrap"] = 0
-    return fit_law.fit_law(runs, FitOptions.parse(**options))
+    return fit_law.fit_law(runs, FitOptions(**options))
 
 
 def _plans_before_and_after(before: Law, after: Law, flops: float) -> Json | None:

@@ -18,7 +18,7 @@ from fit.prediction.forecast import PredictOptions
 from fit.render.plot_options import PlotOptions
 from fit.render.report_options import ReportOptions
 from fit.results import Record, Result
-from fit.studies.architecture_search.search import HolisticOptions
+from fit.studies.architecture_search.holistic import HolisticOptions
 from fit.studies.next_runs.options import NextOptions
 from fit.studies.speedup.of_runs import SpeedupOptions
 from fit.studies.surfaces import SurfaceOptions
@@ -112,6 +112,15 @@ def test_every_result_is_a_frame(tmp_path):
     assert architecture.fit is None and len(architecture.to_frame()) == 1
     for result in (predicted, compared, judged, architecture):
         assert isinstance(result, Result) and isinstance(result, Record) and str(result)
+
+
+def test_a_result_without_lines_is_its_title():
+    """As of predictions for models without measured losses: str, answer and HTML are empty."""
+    model = dict(n_active=1e9, n_total=4e9, n_tokens=1e11, n_experts=8, top_k=2)
+    predicted = fit.predict("sparsity-2025", fit.read([model]))
+    assert repr(predicted) == "<prediction>"
+    assert str(predicted) == predicted.answer == predicted._repr_html_() == ""
+    assert predicted.columns["predicted_loss"] == fit.predict("sparsity-2025", **model).columns["predicted_loss"]
 
 
 def test_the_stub_for_editors_is_current():

@@ -43,6 +43,6 @@ def test_a_prompt_completes_every_function_of_fit():
 
 @pytest.mark.parametrize("chips", ["h100:64", "H100:8x8", "H100:64"])
 def test_chips_are_spelt_as_for_the_launcher(chips):
-    options = PlanOptions.parse(chips=chips, hours="10d")
+    options = PlanOptions(chips=chips, hours="10d")
     asked = options.constraints().chips
     assert (asked.kind, asked.count, options.hours) == ("H100", 64, 240)

@@ -44,7 +44,7 @@ def spread_out(name, scale, n=60, names=("delta", "omega"), seed=0):
 
 def asked(law, spreads, hours=24.0, chips="H100:8", **limits):
     """The problem of a plan by hours, with other fields of the calibration."""
-    parsed = PlanOptions.parse(chips=chips, hours=hours, **limits)
+    parsed = PlanOptions(chips=chips, hours=hours, **limits)
     (architecture,) = parsed.architectures(law)
     constraints = parsed.constraints()
     calibration = efficiencies.of_our_trainer(constraints.chips.kind, constraints.chips.count)

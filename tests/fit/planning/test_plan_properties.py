@@ -37,7 +37,7 @@ def best_of(problem, n_experts):
 def asked(chips, hours, layouts, **limits):
     """The problem of a plan by hours on a grid of candidates."""
     law = load(JOINT)
-    parsed = PlanOptions.parse(chips=chips, hours=hours, **limits)
+    parsed = PlanOptions(chips=chips, hours=hours, **limits)
     (architecture,) = parsed.architectures(law)
     limits = parsed.constraints()
     calibration = efficiencies.of_our_trainer(limits.chips.kind, limits.chips.count)

@@ -189,7 +189,7 @@ REQUIRED = [
 @pytest.mark.parametrize("limits, required, batch", REQUIRED)
 @pytest.mark.parametrize("law", [load(LAW), searched()], ids=["closed form", "searched"])
 def test_a_required_speed_by_brute_force(law, limits, required, batch):
-    options = PlanOptions.parse(chips="H100:4096", serve=dict(tokens_per_second=required, batch=batch), **limits)
+    options = PlanOptions(chips="H100:4096", serve=dict(tokens_per_second=required, batch=batch), **limits)
     constraints = options.constraints(())
     experts = [1.0, 2.0, 8.0, 32.0]
     solved = solver.best_of_each_number(Problem(law, PAPER, constraints, experts))

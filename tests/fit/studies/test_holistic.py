@@ -2,6 +2,7 @@
 again to runs made from known ones."""
 
 import csv
+import dataclasses
 import itertools
 import json
 import pathlib
@@ -12,32 +13,26 @@ from scipy import stats
 
 from fit import __main__ as command_line
 from fit.errors import UserError
-from fit.studies.architecture_search import holistic, holistic_runs
-from fit.studies.architecture_search.holistic import (
-    buildable,
-    family,
-    family_of,
-    invert,
-    sized,
-    triad_of,
-    triad_of_shape,
-)
+from fit.studies.architecture_search import architecture, fitted, holistic, published, ranks, search_runs, triads
+from fit.studies.architecture_search.near_models import models_near, why_none
+from fit.studies.architecture_search.published import family_at, triad_at
+from fit.studies.architecture_search.triads import family, invert, sized
 from fit.table.table import Table, write
 
 # d 512, one dense block, seven of experts of width 176, 4 heads of 64, 2 of keys
 CHECK = sized(family(4, 64, 2), 512, 1, 7, 176)
-CELLS = list(itertools.product(holistic.BUDGETS, holistic.M_OVER_ACTIVE, holistic.TOTAL_OVER_ACTIVE))
+CELLS = list(itertools.product(published.BUDGETS, published.M_OVER_ACTIVE, published.TOTAL_OVER_ACTIVE))
 
 
 def test_forward_check():
-    m, active, total = triad_of_shape(CHECK, 8192)
+    m, active, total = triads.of_shape(CHECK, 8192)
     assert (active, total, m) == (22_536_192, 552_394_752, 235_880_448)
     assert f"{m / active:.4f} {total / active:.4f}" == "10.4667 24.5115"
 
 
 def test_inversion_check():
     """C = 1e18, M/N_a = 10.8, N/N_a = 19, d = 480."""
-    layers, dense, moe, d_expert = invert(triad_of(1e18, 10.8, 19), 480, family_of(1e18), 8192)
+    layers, dense, moe, d_expert = invert(triad_at(1e18, 10.8, 19), 480, family_at(1e18), 8192)
     assert [f"{v:.4f}" for v in (layers, dense, moe)] == ["9.4388", "3.3507", "6.0881"]
     assert f"{d_expert:.2f}" == "181.44"
 
@@ -55,7 +50,7 @@ def test_inversion_undoes_the_triad():
         depths = rng.integers(1, 30, 2)
         d_expert = int(rng.integers(4, 100)) * 16
         shape = sized(fixed, width, *map(int, depths), d_expert)
-        triad = triad_of_shape(shape, 2048)
+        triad = triads.of_shape(shape, 2048)
         result = invert(triad, width, fixed, 2048)
         assert result == pytest.approx((depths.sum(), *depths, d_expert), rel=1e-9)
         m, active, total = triad
@@ -63,13 +58,13 @@ def test_inversion_undoes_the_triad():
 
 
 def test_table_2_follows_from_eq_2():
-    m = [holistic.power(holistic.FLOPS_PER_TOKEN, c) / 1e9 for c in holistic.BUDGETS]
-    tokens = [holistic.power(holistic.TOKENS, c) / 1e9 for c in holistic.BUDGETS]
+    m = [published.power(published.FLOPS_PER_TOKEN, c) / 1e9 for c in published.BUDGETS]
+    tokens = [published.power(published.TOKENS, c) / 1e9 for c in published.BUDGETS]
     # the paper's D to every printed digit; its M is C / D, whose last digit Eq. 2 itself misses at three budgets
     assert tokens == pytest.approx([3.7420, 6.1775, 10.7004, 17.6649, 30.5985, 50.5138], abs=5.1e-4)
     assert m == pytest.approx([0.2672, 0.4856, 0.9345, 1.6983, 3.2681, 5.9390], abs=5e-4)
     assert [f"{v:.4f}" for v in m[3:]] == ["1.6982", "3.2680", "5.9387"]
-    recovered = [6 + holistic.power(holistic.RECOVERED, c) for c in holistic.BUDGETS]
+    recovered = [6 + published.power(published.RECOVERED, c) for c in published.BUDGETS]
     assert recovered == pytest.approx([10.8, 9.95, 9.18, 8.72, 8.35, 8.21], rel=0.0206)
 
 
@@ -77,17 +72,18 @@ def test_phase_1_cells_that_can_be_built():
     built = {}
     why = {}
     for cell in CELLS:
-        triad = triad_of(*cell)
-        fixed = family_of(cell[0])
-        result, nearest = buildable(triad, fixed)
-        if not result:
-            why[cell] = holistic.why_none(triad, fixed, nearest)
-        for width, (shape, off) in result.items():
+        triad = triad_at(*cell)
+        fixed = family_at(cell[0])
+        models = models_near(triad, fixed)
+        if not models.by_width:
+            why[cell] = why_none(triad, fixed, models.nearest)
+        for width, model in models.by_width.items():
+            shape = model.shape
             built[cell] = shape
             assert width % 64 == 0 and shape.d_expert % 16 == 0 and shape.d_expert >= 64
             assert shape.n_dense_blocks >= 1 and shape.n_mixtures >= 1 and 1 <= 9 * shape.d_expert / width <= 8
-            offs = [abs(a / b - 1) for a, b in zip(triad_of_shape(shape, 8192), triad, strict=True)]
-            assert max(offs) == pytest.approx(off) and off <= 0.05
+            offs = [abs(a / b - 1) for a, b in zip(triads.of_shape(shape, 8192), triad, strict=True)]
+            assert max(offs) == pytest.approx(model.off) and model.off <= 0.05
     assert (len(CELLS), len(built), len(why)) == (216, 177, 39)
     assert sum(cell[2] == 30 for cell in why) == 34 and {cell[2] for cell in why} == {26, 30}
     assert all("room for 0." in text and "% off" in text for text in why.values())
@@ -109,15 +105,15 @@ def searched(tmp_path_factory):
     ratios and width; heads and the like in the column overrides, as a sweep leaves them."""
     folder = tmp_path_factory.mktemp("holistic")
     rows = ([], [])
-    for flops in holistic.BUDGETS[:4]:
+    for flops in published.BUDGETS[:4]:
         best_width = 480 * (flops / 1e18) ** 0.2
-        ratios = itertools.product(holistic.M_OVER_ACTIVE[:5], holistic.TOTAL_OVER_ACTIVE[:5])
+        ratios = itertools.product(published.M_OVER_ACTIVE[:5], published.TOTAL_OVER_ACTIVE[:5])
         for phase, cell in ((0, cell) for cell in ratios):
-            result, _ = buildable(triad_of(flops, *cell), family_of(flops))
-            if result:
-                rows[phase].append(row_of(result[holistic.median(result)][0], flops, best_width=None))
-        result, _ = buildable(triad_of(flops, 9, 20), family_of(flops))
-        rows[1].extend(row_of(shape, flops, best_width) for shape, _ in result.values())
+            models = models_near(triad_at(flops, *cell), family_at(flops))
+            if models.by_width:
+                rows[phase].append(row_of(models.middle.shape, flops, best_width=None))
+        models = models_near(triad_at(flops, 9, 20), family_at(flops))
+        rows[1].extend(row_of(model.shape, flops, best_width) for model in models.by_width.values())
     paths = []
     for name, part in zip(("phase1", "phase2"), rows, strict=True):
         write(Table(name, {k: [r[k] for r in part] for k in part[0]}, list(range(len(part)))), f"{folder}/{name}.csv")
@@ -126,7 +122,7 @@ def searched(tmp_path_factory):
 
 
 def row_of(shape, flops, best_width, seq_len=8192):
-    m, active, total = triad_of_shape(shape, seq_len)
+    m, active, total = triads.of_shape(shape, seq_len)
     width = shape.d_model
     loss = loss_of(m / active, total / active, width, flops, best_width or width)
     model = {name: getattr(shape, name) for name in ("n_heads", "head_dim", "n_kv_heads")}
@@ -137,11 +133,11 @@ def row_of(shape, flops, best_width, seq_len=8192):
 
 
 def test_known_laws_are_fitted_again(searched):
-    phases = [holistic_runs.read(path) for path in searched]
+    phases = [search_runs.read(path) for path in searched]
     assert phases[0].y_max == 289 / 9 and phases[0].x.min() > 6.5
-    fitted = holistic_runs.fit(*phases)
-    assert len(fitted["budgets"]) == 4
-    for row, flops in zip(fitted["budgets"], holistic.BUDGETS, strict=False):
+    result = fitted.fit(*phases)
+    assert len(result.budgets) == 4
+    for row, flops in zip(result.budgets, published.BUDGETS, strict=False):
         assert row["flops"] == pytest.approx(flops)
         assert row["ratios"]["x"]["best"] == pytest.approx(6 + 2 * (flops / 1e18) ** -0.14, rel=1e-6)
         assert row["ratios"]["y"]["best"] == pytest.approx(19 * (flops / 1e18) ** 0.03, rel=1e-6)
@@ -156,7 +152,7 @@ def test_known_laws_are_fitted_again(searched):
             assert curve(end, y) == pytest.approx(1.001 * curve(x, y), rel=1e-12)
         for end in row["ratios"]["y"]["band"]:
             assert curve(x, end) == pytest.approx(1.001 * curve(x, y), rel=1e-12)
-    laws = fitted["laws"]
+    laws = result.laws
     assert laws["m_over_active"]["best"][1] == pytest.approx(-0.14, abs=1e-6)
     assert laws["total_over_active"]["best"] == pytest.approx((19 / 1e18**0.03, 0.03), rel=1e-5)
     # the models of phase 2 differ a little in their ratios, which d alone cannot know
@@ -164,24 +160,24 @@ def test_known_laws_are_fitted_again(searched):
 
 
 def test_dense_models_have_no_part_in_the_ratios(searched, tmp_path):
-    phase1 = holistic_runs.read(searched[0])
+    phase1 = search_runs.read(searched[0])
     lines = pathlib.Path(searched[0]).read_text().splitlines()
     columns = dict(zip(lines[0].split(","), next(csv.reader([lines[1]])), strict=True))
     dense = columns | dict(n_experts=1, top_k=1, n_shared_experts=0, n_dense_blocks=0)
     with open(tmp_path / "more.csv", "w") as file:
         file.write("\n".join(lines) + "\n")
         csv.writer(file).writerow(dense.values())
-    more = holistic_runs.read(str(tmp_path / "more.csv"))
+    more = search_runs.read(str(tmp_path / "more.csv"))
     assert more.y[-1] == 1 and len(more.loss) == len(phase1.loss) + 1
-    rows = [[row["ratios"] for row in holistic_runs.fit(runs)["budgets"]] for runs in (phase1, more)]
+    rows = [[row["ratios"] for row in fitted.fit(runs)["budgets"]] for runs in (phase1, more)]
     assert [row for row in rows[1] if row] == rows[0]
 
 
 def test_an_optimum_beyond_the_runs_is_none(searched):
     """Of ratios on one side of the best M/N_a, the other ratio's optimum is still found."""
-    runs = holistic_runs.read(searched[0])
-    some = runs.part((holistic_runs.budgets(runs.flops) == 0) & (runs.x > 8.5))
-    result = holistic_runs.fit_ratios(some)
+    runs = search_runs.read(searched[0])
+    some = runs.part((search_runs.budget_labels(runs.flops) == 0) & (runs.x > 8.5))
+    result = fitted.fit_ratios(some)
     a, b, *_ = result["coefficients"]
     assert 6 + np.sqrt(a / b) == pytest.approx(8, rel=1e-6) and result["x"] is None
     assert result["y"]["best"] == pytest.approx(19, rel=1e-6)
@@ -200,8 +196,10 @@ def test_ranks_and_the_control():
     active = 1e9 / x
     cell = 2 + 0.1 * np.log(x) - 0.05 * np.log(y)
     loss = cell + 0.01 * (d / 640 - 1) ** 2 + 0.002 * rng.normal(size=len(x))
-    runs = holistic_runs.Search("x", np.full(len(x), 1e18), np.full(len(x), 1e9), active, y * active, d, loss, 289 / 9)
-    result = holistic_runs.rank(holistic_runs.cells_of(runs), d, loss)
+    runs = search_runs.SearchRuns(
+        "x", np.full(len(x), 1e18), np.full(len(x), 1e9), active, y * active, d, loss, 289 / 9
+    )
+    result = ranks.rank(ranks.cells_of(runs), d, loss)
     keys = sorted(set(zip(x, y, strict=True)))
     middle = [loss[(x == a) & (y == b) & (d == 640)][0] for a, b in keys]
     best = [loss[(x == a) & (y == b)].min() for a, b in keys]
@@ -211,17 +209,17 @@ def test_ranks_and_the_control():
     assert result["kendall"] == pytest.approx(stats.kendalltau(middle, best)[0]) and result["r2"] == pytest.approx(
         result["pearson"] ** 2
     )
-    both = holistic_runs.Search(
+    both = search_runs.SearchRuns(
         "x", *(np.append(v, v) for v in (runs.flops, runs.m, active, y * active, d)), np.append(loss, loss - 1), 289 / 9
     )
     both.flops[len(x) :] *= 10  # a budget of lower losses, in which the ranks are the same
-    at = holistic_runs.rank_at_budgets(both, holistic_runs.cells_of(both, ((7, 9, 14), (12, 20, 30))))
+    at = ranks.rank_at_budgets(both, ranks.cells_of(both, ((7, 9, 14), (12, 20, 30))))
     assert [r["flops"] for r in at] == pytest.approx([1e18, 1e19]) and at[0]["kendall"] == result["kendall"]
-    (row,) = holistic_runs.control(runs)
+    (row,) = ranks.control(runs)
     assert row["explained"] > 0.95 and row["total"] == pytest.approx(-0.05, abs=0.01)
     assert row["active"] == pytest.approx(-0.1 + 0.05 - 0.05 * 0, abs=0.06)
     with pytest.raises(UserError, match="1 architectures have runs at several widths"):
-        holistic_runs.rank(np.zeros(27), d, loss)
+        ranks.rank(np.zeros(27), d, loss)
 
 
 def run(*arguments):
@@ -236,15 +234,15 @@ def test_a_budget_gives_a_complete_architecture(capsys):
     assert origins["d_model"] == "missing" and result["values"]["d_model"]["value"] is None and result["outside"]
     m = result["model"]
     n_dense = m["n_dense_blocks"]
-    shape = sized(family_of(1e21), m["d_model"], n_dense, m["n_blocks"] - n_dense, m["d_expert"])
-    made = triad_of_shape(shape, 8192)
-    asked = triad_of(1e21, result["values"]["m_over_active"]["value"], 22)
+    shape = sized(family_at(1e21), m["d_model"], n_dense, m["n_blocks"] - n_dense, m["d_expert"])
+    made = triads.of_shape(shape, 8192)
+    asked = triad_at(1e21, result["values"]["m_over_active"]["value"], 22)
     assert made == pytest.approx((m["flops_per_token"], m["n_active"], m["n_total"]))
     offs = [abs(a / b - 1) for a, b in zip(made, asked, strict=True)]
     assert max(offs) == pytest.approx(result["off"]) and result["off"] < 0.05
     assert m["n_tokens"] * m["flops_per_token"] == pytest.approx(1e21)
-    values = holistic.published(1e19)
-    assert values["learning_rate"]["value"] == pytest.approx(8.28e-4) and values["batch_rows"]["value"] == 128
+    values = published.quantities(1e19)
+    assert values["learning_rate"].value == pytest.approx(8.28e-4) and values["batch_rows"].value == 128
 
 
 def test_fits_ranks_and_pictures_from_the_command_line(searched, tmp_path, capsys):
@@ -262,8 +260,39 @@ def test_fits_ranks_and_pictures_from_the_command_line(searched, tmp_path, capsy
     (tmp_path / "any.csv").write_text("d_model,loss,kind\n64,3,a\n96,2.9,a\n64,2,b\n96,2.1,b\n64,1,c\n96,1,c\n")
     assert run(f"--rank={tmp_path}/any.csv", "--group=kind") == 0
     assert "3 architectures (6 runs)" in capsys.readouterr().out
+    assert run(f"--rank={tmp_path}/any.csv", "--group=kind", "--total_over_active=20") == 2
+    assert "--total_over_active: expected without --group" in capsys.readouterr().err
     assert run(f"--rank={phase2}", "--group=n_tokens", "--json") == 2  # every row has its own
     assert "ranks need at least 3" in capsys.readouterr().err
+
+
+def test_one_rule_says_which_runs_are_of_one_budget():
+    """Parabolas of --refit and fits of --runs have the same budgets, however far two of them are apart."""
+    m = np.tile(np.geomspace(1e8, 4e8, 8), 2)
+    loss = 2 + np.log(m / 2e8) ** 2
+    for apart in (1.01, 1.05, 1.1, 1.14, 1.3):
+        flops = np.repeat((1e18, apart * 1e18), 8)
+        runs = search_runs.SearchRuns("x", flops, m, m / 9, m / 9 * 20, m, loss, 289 / 9)
+        budgets = [row["flops"] for row in holistic.fit_profile(runs)["budgets"]]
+        assert budgets == pytest.approx([of_budget.budget for of_budget, _ in runs.by_budget()])
+        assert budgets == pytest.approx([row.flops for row in fitted.fit(width_runs=runs).budgets])
+        assert len(budgets) == (1 if apart == 1.01 else 2)
+
+
+def test_a_run_of_no_budget_has_a_label_of_its_own():
+    labels = search_runs.budget_labels(np.array([1e20, 1e18, 3e18, 1e18, 9e18]))
+    assert labels[1] == labels[3] == 0 and len(set(labels)) == 4 and np.sum(labels < 0) == 3
+
+
+def test_ratios_that_no_mixture_has_are_refused():
+    """Laws of N/N_a that leave (1, 289 / 9) far beyond their runs, either way."""
+    one = fitted.BandLaws(low=None, best=None, high=None, growth=None)
+    for slope in (-0.5, 0.5):
+        law = dataclasses.replace(one, best=(19 / 1e18**slope, slope))
+        built = architecture.architecture_at(1.1e18, dict(total_over_active=law))
+        assert built.model.total_over_active == pytest.approx(19 * 1.1**slope, rel=0.05)
+        with pytest.raises(UserError, match="no model can be built: the fitted law gives N/N_a"):
+            architecture.architecture_at(1e26, dict(total_over_active=law))
 
 
 def test_eq_2_refitted_on_optima(tmp_path, capsys):
@@ -272,7 +301,7 @@ def test_eq_2_refitted_on_optima(tmp_path, capsys):
     best = []
     for flops, middle in ((1e18, 512), (1e19, 1024), (1e20, 2048)):
         shapes = [sized(family(4, 64, 2), middle * k // 8, 1, 8, 176) for k in (4, 6, 8, 11, 15)]
-        flops_per_token = [triad_of_shape(shape, 1024)[0] for shape in shapes]
+        flops_per_token = [triads.of_shape(shape, 1024)[0] for shape in shapes]
         best.append(flops_per_token[2])
         for shape, m in zip(shapes, flops_per_token, strict=True):
             rows.append(row_of(shape, flops, None, 1024) | dict(loss=2 + 0.1 * np.log(m / best[-1]) ** 2))

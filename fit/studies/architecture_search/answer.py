@@ -2,10 +2,15 @@
 
 from collections.abc import Iterator
 
+from fit.aliases import Json
 from fit.messages import lines
 from fit.messages.lines import Line
 from fit.messages.units import amount, say
-from fit.studies.architecture_search import holistic
+from fit.studies.architecture_search import published
+from fit.studies.architecture_search.architecture import BudgetArchitecture
+from fit.studies.architecture_search.fitted import BestRatio, SearchFit, WidthFit
+from fit.studies.architecture_search.ranks import Ranks, Spread
+from fit.studies.architecture_search.result import Holistic
 
 CONTROL = (
     "{flops:.3g} FLOPs, {runs} models of one M: their losses spread by {spread:.4f}, of which M explains nothing, N_a "
@@ -27,54 +32,67 @@ COUNTS = (
 )
 
 
-def answer(result: dict) -> Iterator[Line]:
-    """The lines of search.search's result: a part for each question."""
-    parts = dict(fit=_fit, control=_control, rank=_rank, refit=_refit, architecture=_architecture)
-    return lines.joined([lines.rows(part(result[name]))] for name, part in parts.items() if result.get(name))
+def answer(result: Holistic) -> Iterator[Line]:
+    """The lines of a result: a part for each question."""
+    parts: list[list[str]] = []
+    if result.fit:
+        parts.append(list(_fit(result.fit)))
+    if result.control:
+        parts.append(_control(result.control))
+    if result.rank:
+        parts.append(_rank(result.rank))
+    if result.refit:
+        parts.append(list(_refit(result.refit)))
+    if result.architecture:
+        parts.append(list(_architecture(result.architecture)))
+    return lines.joined([lines.rows(part)] for part in parts)
 
 
-def _control(rows: list[dict]) -> list[str]:
+def _control(rows: list[Spread]) -> list[str]:
     """The lines on the spread that M alone does not explain."""
     return [say(CONTROL, **row) for row in rows]
 
 
-def _rank(ranks: dict) -> list[str]:
+def _rank(ranks: Ranks) -> list[str]:
     """The ranks at each budget; over all of them only if no budget has enough, for budgets set losses apart."""
     lines = []
-    for row in ranks.get("budgets") or [ranks]:
-        budget = say("{flops:.3g} FLOPs: ", **row) if "flops" in row else ""
+    for row in ranks.budgets or [ranks]:
+        budget = "" if row.flops is None else f"{row.flops:.3g} FLOPs: "
         lines.append(say(RANK, **row, at=budget))
     return lines
 
 
-def _best(optimum: dict | None, digits: int) -> str:
+def _best(optimum: BestRatio | WidthFit | None, digits: int) -> str:
     """An optimum and its near-optimal band in brackets; "-" where there is none."""
-    if not optimum or optimum["best"] is None:
+    if optimum is None or optimum.best is None or optimum.band is None:
         return "-"
-    return "{:.{d}f} [{:.{d}f}, {:.{d}f}]".format(optimum["best"], *optimum["band"], d=digits)
+    low, high = optimum.band
+    return f"{optimum.best:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
-def _fit(fitted: dict) -> Iterator[str]:
+def _fit(fitted: SearchFit) -> Iterator[str]:
     """The optima of each budget, and the laws through them."""
     yield f"{'FLOPs':>8} {'M/N_a':>22} {'N/N_a':>22} {'d_model':>20} {'RMSE':>15}"
-    for row in fitted["budgets"]:
-        ratios = row["ratios"]
-        width = row["width"]
-        rmse = " ".join(f"{fit['rmse']:.4f}" if fit else "-" for fit in (ratios, width))
-        x = _best(ratios["x"], 2) if ratios else "-"
-        y = _best(ratios["y"], 2) if ratios else "-"
-        yield f"{row['flops']:8.3g} {x:>22} {y:>22} {_best(width, 0):>20} {rmse:>15}"
+    for row in fitted.budgets:
+        ratios = row.ratios
+        width = row.width
+        rmse = " ".join("-" if fit is None else f"{fit.rmse:.4f}" for fit in (ratios, width))
+        x = _best(ratios.x, 2) if ratios else "-"
+        y = _best(ratios.y, 2) if ratios else "-"
+        yield f"{row.flops:8.3g} {x:>22} {y:>22} {_best(width, 0):>20} {rmse:>15}"
     yield "in brackets the near-optimal band: a loss within 0.1% of the least; - where none lies within what was run"
-    for name, law in fitted["laws"].items():
+    for name, law in fitted.laws.items():
         less = " - 6" if name == "m_over_active" else ""
-        laws = [f"{end} {law[end][0]:.4g} C^{law[end][1]:.4f}" for end in ("low", "best", "high") if law[end]]
+        ends = dict(low=law.low, best=law.best, high=law.high)
+        laws = [f"{end} {power[0]:.4g} C^{power[1]:.4f}" for end, power in ends.items() if power]
         if laws:
-            growth = law["growth"]
-            of_band = "" if not growth else f"; the band's width over the best goes as C^{growth[1]:.3f}"
+            of_band = ""
+            if law.growth:
+                of_band = f"; the band's width over the best goes as C^{law.growth[1]:.3f}"
             yield f"{name}{less}: {', '.join(laws)}{of_band}"
 
 
-def _refit(profile: dict) -> Iterator[str]:
+def _refit(profile: Json) -> Iterator[str]:
     """The best M of each budget, and Eq. 2 through them."""
     for row in profile["budgets"]:
         ends = row["interval"]
@@ -95,19 +113,19 @@ def _shown(value: float | None) -> str:
     return amount(value) if value >= 1e4 else f"{value:.4g}"
 
 
-def _architecture(result: dict) -> Iterator[str]:
+def _architecture(architecture: BudgetArchitecture) -> Iterator[str]:
     """The lines on the quantities that determine the architecture, and on the model."""
     yield f"{'':18} {'value':>10}  {'near-optimal':20} coefficients"
-    for name, row in result["values"].items():
-        band = "" if row["low"] is None else f"{_shown(row['low'])} to {_shown(row['high'])}"
-        yield f"{name:18} {_shown(row['value']):>10}  {band:20} {row['origin']}"
-    yield "feasible widths: {} to {}".format(*result["widths"])
-    if result["values"]["d_model"]["value"] is None:
+    for name, row in architecture.quantities.items():
+        band = "" if row.low is None else f"{_shown(row.low)} to {_shown(row.high)}"
+        yield f"{name:18} {_shown(row.value):>10}  {band:20} {row.origin}"
+    yield "feasible widths: {} to {}".format(*architecture.widths)
+    if architecture.quantities["d_model"].value is None:
         yield "d_model: the paper gives its law only in a figure; this is the median of feasible widths"
-    if result["outside"]:
-        low = holistic.BUDGETS[0]
-        high = holistic.BUDGETS[-1]
+    if architecture.outside:
+        low = published.BUDGETS[0]
+        high = published.BUDGETS[-1]
         yield f"outside the paper's budgets, {low:g} to {high:g} FLOPs: extrapolated; heads stay those of the nearest"
     yield ""
-    yield say(MODEL, **result["model"])
-    yield say(COUNTS, **result["model"], off=result["off"])
+    yield say(MODEL, **architecture.model)
+    yield say(COUNTS, **architecture.model, off=architecture.off)
