@@ -217,6 +217,7 @@ def add(
     out: str | os.PathLike | None = None,
     mix_corpora: bool = False,
     columns: Mapping[str, str] | None = None,
+    units: Mapping[str, str] | None = None,
 ) -> "AddedRuns":
     """Adds a finished run to a table of runs, and fits the law to all of them as it was fitted before.
 
@@ -226,7 +227,9 @@ def add(
       runs: The table to add to (.csv, .jsonl, .parquet).
       out: The law.json to write the new law to.
       mix_corpora: Whether to add the run of another text.
-      columns: {our name: the table's name} of columns that the table calls otherwise.
+      columns: {our name: the table's name} of columns that the table calls otherwise. Default: those of the law's fit.
+      units: {column: unit} of the table's columns that are not in nats or plain numbers. A column that is not named
+        has the unit of the law's fit.
 
     Returns:
       `runs`: for each added run the predicted and the measured loss, and whether that lies in the interval; `plans`:
@@ -238,7 +241,7 @@ def add(
     from fit.studies.next_runs import add as adding
 
     path = None if out is None else str(out)
-    return adding.add(load(law), str(run), str(runs), path, mix_corpora, columns)
+    return adding.add(load(law), str(run), str(runs), path, mix_corpora, columns, units)
 
 
 @takes_options

@@ -75,7 +75,8 @@ class AddCommand(flags.OfLaw, flags.Names, flags.JsonOutput):
     mix_corpora: bool = options.switch("Add the run of another text.")
 
     def run(self) -> None:
-        self.show(add.add(load(self.law), self.run_, self.runs, self.out, self.mix_corpora, self.columns))
+        law = load(self.law)
+        self.show(add.add(law, self.run_, self.runs, self.out, self.mix_corpora, self.columns, self.units))
 
 
 @dataclasses.dataclass(kw_only=True)

@@ -1,9 +1,11 @@
-"""A run added to the table of a law's runs: its loss against the prediction, and the plans of the new law."""
+"""A run added to the table of a law's runs: which rows are new, the table with them, and their losses against the
+law's predictions."""
 
 import dataclasses
 import os
 import re
-from collections.abc import Iterator, Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,8 @@ import numpy as np
 from fit.aliases import Json
 from fit.errors import UserError
 from fit.fitted_law import predictions
-from fit.fitted_law.law import Law
+from fit.fitted_law.law import NAMES, Law
+from fit.fitted_law.settings import DEFAULTS
 from fit.form import PriorSummary
 from fit.messages.finding import Finding, finding
 from fit.messages.lines import WARNING, Line
@@ -21,11 +24,13 @@ from fit.model.architecture import training_flops
 from fit.table import spelled, validate
 from fit.table.importers import workdir
 from fit.table.runs import read_runs
-from fit.table.table import Table, read
+from fit.table.table import COUNT_UNITS, LOSS_UNITS, Table, read, to_numbers
 
 # Two runs are the same where these columns agree to the share CLOSE.
 IDENTITY = ("n_active", "n_tokens", "n_experts", "loss")
 CLOSE = 1e-9
+# e or 2 to the power of a loss in nats; `numbers` of a table takes their logarithms
+POWERS = dict(perplexity=np.exp, exp2=np.exp2)
 # columns of the text and of the shape of models that a law's runs have in common
 SHARED = ("corpus_fingerprint", "vocab_size", "width_per_block", "seq_len", "final_norm")
 FIRST = ("n_active", "n_total", "n_tokens", "n_experts", "loss")  # columns of a new table, before the others
@@ -108,7 +113,7 @@ def new_ones(rows: list[Json], table: Table | None, source: str) -> tuple[list[J
     """
     if table is None:
         return rows, []
-    names = {str(name) for name in table.columns.get("run", [])}
+    names = {name_of(row) for row in workdir.rows_of(table)} - {None}
     validate.require_columns(table, IDENTITY)
     log_identities = np.log([table.numbers(name) for name in IDENTITY])  # [columns, runs]
     known = []
@@ -118,12 +123,23 @@ def new_ones(rows: list[Json], table: Table | None, source: str) -> tuple[list[J
             raise UserError(f"--run={source}: says no {', '.join(missing)}; it needs {', '.join(IDENTITY)}")
         log_identity = np.log([[float(row[name])] for name in IDENTITY])
         has_its_numbers = np.any(np.all(np.abs(log_identities - log_identity) < CLOSE, axis=0))
-        if str(row.get("run")) in names or has_its_numbers:
+        if name_of(row) in names or has_its_numbers:
             known.append(row)
     if len(known) == len(rows):
-        name = known[0].get("run", "by its numbers")
+        name = name_of(known[0]) or "by its numbers"
         raise UserError(f"--run={source}: {table.path} has this run already ({name})")
     return [row for row in rows if row not in known], known
+
+
+def name_of(row: Mapping[str, Any]) -> str | None:
+    """The name of a run; None where it has none."""
+    name = row.get("run")
+    return None if name in (None, "") else str(name)
+
+
+def label_of(row: Mapping[str, Any]) -> str:
+    """The name of a run, or without one its model, in words."""
+    return name_of(row) or say(MODEL, **{name: float(row[name]) for name in IDENTITY[:3]})
 
 
 def check_text(rows: list[Json], table: Table | None, source: str) -> None:
@@ -183,11 +199,24 @@ def together(table: Table | None, rows: list[Json], path: str) -> Table:
     columns: dict[str, list] = {}
     for name in names:
         values = [row[name] if name in row else workdir.filled(row, name) for row in before]
-        values += [workdir.filled(row, name) for row in rows]
+        values += [_in_unit(name, workdir.filled(row, name), table.units.get(name)) for row in rows]
         columns[table.names.get(name, name)] = values
     last = max(table.rows)
     numbers = [*table.rows, *range(last + 1, last + 1 + len(rows))]
     return dataclasses.replace(table, columns=columns, rows=numbers, arrow=None)
+
+
+def _in_unit(name: str, value: Any, unit: str | None) -> Any:
+    """A value in nats or as a plain number in a unit of a table's column; one that is no number as it is."""
+    if unit is None:
+        return value
+    (number,) = to_numbers([value])
+    if np.isnan(number):
+        return value
+    if unit in POWERS:
+        return float(POWERS[unit](number))
+    factors = LOSS_UNITS if name == "loss" else COUNT_UNITS
+    return float(number / (factors[unit] if unit in factors else float(unit)))
 
 
 def options(law: Law) -> dict[str, Any]:
@@ -247,7 +276,7 @@ def compared(law: Law, rows: list[Json]) -> list[Json]:
             inside = bool(low <= loss <= high)
         comparisons.append(
             dict(
-                run=row.get("run"),
+                run=name_of(row),
                 loss=loss,
                 predicted_loss=predicted["predicted_loss"][i],
                 low=low,
@@ -267,19 +296,47 @@ def has_runs_of(law: Law, table: Table) -> bool:
     return read_runs(table, law.form.columns, mix_corpora=True).fingerprint() == law.runs.fingerprint
 
 
-def what_next(law: Law, path: str, out: str | None) -> str:
+def what_next(law: Law, table: Table, mix_corpora: bool, out: str | None) -> str:
     """The next command for the user.
 
     Args:
       law: the one that the runs were compared with.
-      path: of the table of all runs.
+      table: all runs.
+      mix_corpora: whether they may be of several texts.
       out: of the law of all runs, where it was fitted.
     """
     if out is not None:
         return f"the law of all runs is written to {out}; next: python -m fit plan --law={out}"
     if law.published:
-        return f"next, once the table has runs of several sizes: python -m fit law --runs={path} --out=law.json"
-    return f"next: python -m fit law --runs={path} --out={law.name} --bootstrap=100, then plan with it"
+        return f"next, once the table has runs of several sizes: python -m fit law --runs={table.path} --out=law.json"
+    return f"next: {_refit(law, table, mix_corpora)}, then plan with it"
+
+
+def _refit(law: Law, table: Table, mix_corpora: bool) -> str:
+    """The command that fits a law to a table as it was fitted before, with draws."""
+    settings = law.settings
+    flags = dict(
+        runs=table.path,
+        out="law.json" if law.name in NAMES else law.name,
+        bootstrap="100",
+        form="" if law.choice else law.form.name,
+        fix=_pairs(settings.fix, "="),
+        holdout="" if settings.holdout == DEFAULTS.holdout else settings.holdout,
+        prior=options(law).get("prior", ""),
+        solver="paper" if settings.solver == "lbfgs" else "",
+        bootstrap_by="" if settings.bootstrap_by == DEFAULTS.bootstrap_by else settings.bootstrap_by,
+        columns=_pairs(table.names, ":"),
+        units=_pairs(table.units, ":"),
+    )
+    words = [f"--{name}={text}" for name, text in flags.items() if text]
+    switches = dict(with_rate=settings.with_rate, mix_corpora=mix_corpora)
+    words += [f"--{name}" for name, is_on in switches.items() if is_on]
+    return shlex.join(["python", "-m", "fit", "law", *words])
+
+
+def _pairs(values: Mapping[str, Any], mark: str) -> str:
+    """Names and values as a flag takes them."""
+    return ",".join(f"{name}{mark}{value}" for name, value in values.items())
 
 
 def flops_of(rows: list[Json]) -> float:
@@ -293,7 +350,7 @@ NO_INTERVAL = "; the law has no interval"
 REFITTED = "the law fitted again, with this run, says {refitted_loss:.4f}"
 PLANS = "the best plan of {flops:flops} FLOPs had a loss of {before_loss:.4f} ({before_model})"
 PLANS_AFTER = "  and has {after_loss:.4f} by the law fitted again ({after_model})"
-MODEL = "{n_experts} experts with {n_active:amount} active on {n_tokens:amount} tokens"
+MODEL = "{n_experts:g} experts with {n_active:amount} active on {n_tokens:amount} tokens"
 
 
 def answer(result: Json) -> Iterator[Line]:
@@ -323,7 +380,7 @@ def _of_run(row: Json, percentiles: Sequence[float] | None) -> Line:
         more.append(f"  outside the fitted range: {printable(row['outside_fitted_range'])}")
     if "refitted_loss" in row:
         more.append("  " + say(REFITTED, **row))
-    return Line(printable(row["run"]), predicted, tuple(more))
+    return Line(printable(label_of(row)), predicted, tuple(more))
 
 
 def _of_plan(row: Json) -> Line:
