@@ -90,6 +90,11 @@ class BaselineSpeedup(WithFindings):
     interval: list[float]
     percentiles: list[float]
 
+    @property
+    def title(self) -> str:
+        """The result's title."""
+        return "speedup"
+
     def names(self) -> list[str]:
         """The fields that to_dict has, and the answer."""
         return [*super().names(), "answer"]

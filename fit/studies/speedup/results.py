@@ -14,7 +14,8 @@ class RunSpeedup(Record):
     """A run, and how much compute the law's recipe needs for its loss.
 
     Attributes:
-      flops: Its training FLOPs.
+      n_active: Its active parameters, as if it had the vocabulary of the law's runs.
+      flops: Its training FLOPs with these.
       speed_ratio: Its speed over that of the law's recipe; only by time.
       law_flops: FLOPs with which the recipe reaches its loss; None where no compute that is looked at does.
       factor: How many times the run's compute, or by time its hours, that is.
