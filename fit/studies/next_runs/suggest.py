@@ -52,9 +52,9 @@ class NextRuns(Result):
       budget: Training FLOPs that may be spent.
       flops: Training FLOPs of all suggested runs; a trunk that branches share counts once.
       flops_one_by_one: Training FLOPs of the same runs, each trained alone.
-      seed: Seed of the runs that the law was fitted to.
+      seed: A seed for the runs, which none of those that the law was fitted to had.
       trunks: The models to train, each with its numbers of tokens and its FLOPs.
-      grid: A plain grid of runs of the same budget, to compare with.
+      grid: A plain grid of runs of at most the same budget, to compare with.
       expected: How sure the goal is with the fitted runs alone, with these runs as well, and with the plain grid.
     """
 
