@@ -10,11 +10,10 @@ from fit.fitted_law.law import Law
 from fit.planning.plan import Plan
 from fit.planning.several_laws.comparison import Comparison
 from fit.results import Page
+from fit.studies.added_runs.results import AddedRuns
 from fit.studies.architecture_search.search import Holistic
-from fit.studies.next_runs.add import AddedRuns
-from fit.studies.next_runs.suggest import NextRuns
-from fit.studies.speedup.baseline_speedup import BaselineSpeedup
-from fit.studies.speedup.results import Speedup
+from fit.studies.next_runs.results import NextRuns
+from fit.studies.speedup.results import BaselineSpeedup, Speedup
 from fit.studies.surfaces import Surfaces
 from fit.table.table import Table
 from fit.task_maps.maps import TaskMaps

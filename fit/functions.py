@@ -29,11 +29,10 @@ if TYPE_CHECKING:
     from fit.planning.plan import Plan
     from fit.planning.several_laws.comparison import Comparison
     from fit.results import Page
+    from fit.studies.added_runs.results import AddedRuns
     from fit.studies.architecture_search.search import Holistic
-    from fit.studies.next_runs.add import AddedRuns
-    from fit.studies.next_runs.suggest import NextRuns
-    from fit.studies.speedup.baseline_speedup import BaselineSpeedup
-    from fit.studies.speedup.results import Speedup
+    from fit.studies.next_runs.results import NextRuns
+    from fit.studies.speedup.results import BaselineSpeedup, Speedup
     from fit.studies.surfaces import Surfaces
     from fit.table.table import Table
     from fit.task_maps.maps import TaskMaps
@@ -238,7 +237,7 @@ def add(
     Raises:
       UserError: The table has the run already, or the run's text is another one. Nothing is written then.
     """
-    from fit.studies.next_runs import add as adding
+    from fit.studies.added_runs import add as adding
 
     path = None if out is None else str(out)
     return adding.add(load(law), str(run), str(runs), path, mix_corpora, columns, units)

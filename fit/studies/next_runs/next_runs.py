@@ -20,8 +20,9 @@ from fit.planning.inputs.constraints import Constraints
 from fit.planning.inputs.problem import Problem
 from fit.planning.search import solver
 from fit.planning.search.best_models import BestModels
-from fit.studies.next_runs import design
+from fit.studies.next_runs import design, next_answer
 from fit.studies.next_runs.design import Possible
+from fit.studies.next_runs.results import Grid, NextRuns, Trunk
 from fit.table.runs import Runs, read_runs, split
 from fit.table.table import Table
 
@@ -41,7 +42,7 @@ def next_runs(
     flops: float,
     target_flops: float | None = None,
     names: Sequence[str] = (),
-) -> Json:
+) -> NextRuns:
     """Choose the runs to train next within a budget.
 
     The goal is to know the loss and the best number of experts at target_flops or, without these, the coefficients
@@ -55,10 +56,6 @@ def next_runs(
       flops: training FLOPs of all runs together.
       target_flops: training FLOPs of the plan that matters.
       names: of coefficients.
-
-    Returns:
-      A dictionary ready for JSON. It holds trunks, each with its model, budgets and FLOPs; flops, what they cost
-      together; grid, a plain grid of the same budget; expected, how sure the goal is at each of STAGES.
 
     Raises:
       UserError: where the law is no fit to these runs or cannot be planned with, or no run within the budget is worth
@@ -93,7 +90,7 @@ def next_runs(
         raise UserError(f"--flops={flops:g}: no run within this budget makes the goal surer by {design.GAIN:.1%}")
     with_grid = problem.variances(grid_gradients, grid.model, grid.scatter)
     errors = scatter.total * np.sqrt(np.stack([before, after, with_grid], axis=1))
-    return dict(
+    return NextRuns(
         law=law.name,
         goal="plan" if target_flops else "coefficients",
         target_flops=target_flops,
@@ -102,8 +99,9 @@ def next_runs(
         flops_one_by_one=float(training_flops(possible.n_active[chosen], possible.n_tokens[chosen]).sum()),
         seed=seed,
         trunks=_trunks(possible, chosen, architecture),
-        grid=dict(flops=grid.flops(range(len(grid))), runs=len(grid), trunks=int(grid.model.max()) + 1),
+        grid=Grid(flops=grid.flops(range(len(grid))), runs=len(grid), trunks=int(grid.model.max()) + 1),
         expected=_plan(solved, best, others, errors) if target_flops else _coefficients(law, names, errors),
+        answer_of=next_answer.answer,
     )
 
 
@@ -197,14 +195,14 @@ def _plan(solved: BestModels, best: int, others: list[int], errors: Array) -> Js
     )
 
 
-def _trunks(possible: Possible, chosen: list[int], architecture: Architecture) -> list[Json]:
-    """A dictionary for each model to train, by experts and size."""
+def _trunks(possible: Possible, chosen: list[int], architecture: Architecture) -> list[Trunk]:
+    """The models to train, by experts and size."""
     runs_of_model: dict[tuple[int, int], list[int]] = {}
     for i in chosen:
         model = int(possible.n_experts[i]), int(possible.n_blocks[i])
         runs_of_model.setdefault(model, []).append(i)
     return [
-        dict(
+        Trunk(
             n_experts=n_experts,
             d_model=n_blocks * architecture.width_per_block,
             n_blocks=n_blocks,

@@ -6,8 +6,7 @@ from fit import options
 from fit.errors import UserError
 from fit.fitted_law.law import NAMES, Law
 from fit.studies.speedup import baseline_speedup, speedup
-from fit.studies.speedup.baseline_speedup import BaselineSpeedup
-from fit.studies.speedup.results import Speedup
+from fit.studies.speedup.results import BaselineSpeedup, Speedup
 from fit.table import table
 
 

@@ -182,7 +182,7 @@ def _outside(law: Law, experts: Array, law_flops: Array) -> list[Finding]:
 
 
 def normal(seed: int, n_draws: int, n_runs: int) -> np.ndarray:
-    """[n_draws, n_runs] of standard normal numbers, such as the planner page draws too: mulberry32, Box and Muller."""
+    """[n_draws, n_runs] of standard normal numbers: mulberry32, Box and Muller."""
     state = (seed % 2**32 + 0x6D2B79F5 * np.arange(1, 2 * n_draws * n_runs + 1, dtype=np.uint64)).astype(np.uint32)
     t = (state ^ state >> 15) * (state | 1)
     t ^= t + (t ^ t >> 7) * (t | 61)

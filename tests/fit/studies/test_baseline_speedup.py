@@ -8,7 +8,8 @@ import pytest
 
 import fit
 from fit import __main__ as command_line
-from fit.studies.speedup.baseline_speedup import BaselineSpeedup, baseline_speedup
+from fit.studies.speedup.baseline_speedup import baseline_speedup
+from fit.studies.speedup.results import BaselineSpeedup
 
 TABLES = helpers.ROOT / "benchmarks" / "tables" / "mixtures"
 # of issue 5387 of marin-community/marin, in hours: {(d_model, n_experts): factor}

@@ -5,7 +5,7 @@ import dataclasses
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,10 +17,9 @@ from fit.fitted_law.law import NAMES, Law
 from fit.fitted_law.settings import DEFAULTS
 from fit.form import PriorSummary
 from fit.messages.finding import Finding, finding
-from fit.messages.lines import WARNING, Line
-from fit.messages.printable import printable
 from fit.messages.units import say
 from fit.model.architecture import training_flops
+from fit.studies.added_runs.results import AddedRun
 from fit.table import spelled, validate
 from fit.table.importers import workdir
 from fit.table.runs import read_runs
@@ -31,6 +30,7 @@ IDENTITY = ("n_active", "n_tokens", "n_experts", "loss")
 CLOSE = 1e-9
 # e or 2 to the power of a loss in nats; `numbers` of a table takes their logarithms
 POWERS = dict(perplexity=np.exp, exp2=np.exp2)
+MODEL = "{n_experts:g} experts with {n_active:amount} active on {n_tokens:amount} tokens"  # in words
 # columns of the text and of the shape of models that a law's runs have in common
 SHARED = ("corpus_fingerprint", "vocab_size", "width_per_block", "seq_len", "final_norm")
 FIRST = ("n_active", "n_total", "n_tokens", "n_experts", "loss")  # columns of a new table, before the others
@@ -251,13 +251,8 @@ def _is_default(prior: PriorSummary, chose: bool) -> bool:
     return prior.by_default
 
 
-def compared(law: Law, rows: list[Json]) -> list[Json]:
-    """Compare the losses of runs with a law's predictions.
-
-    Returns:
-      For each row a dictionary: run, loss, predicted_loss, low and high (the interval of a run), n_active, n_tokens,
-      n_experts, inside (whether the loss lies in the interval, None without one) and outside_fitted_range.
-    """
+def compared(law: Law, rows: list[Json]) -> list[AddedRun]:
+    """Compares the losses of runs with a law's predictions."""
     names = dict.fromkeys(name for row in rows for name in row)
     columns = {name: [row.get(name) for row in rows] for name in names}
     table = Table("the added runs", columns, list(range(len(rows))))
@@ -275,7 +270,7 @@ def compared(law: Law, rows: list[Json]) -> list[Json]:
             high = highs[i]
             inside = bool(low <= loss <= high)
         comparisons.append(
-            dict(
+            AddedRun(
                 run=name_of(row),
                 loss=loss,
                 predicted_loss=predicted["predicted_loss"][i],
@@ -342,50 +337,3 @@ def _pairs(values: Mapping[str, Any], mark: str) -> str:
 def flops_of(rows: list[Json]) -> float:
     """Training FLOPs of the largest of some runs."""
     return max(float(training_flops(float(row["n_active"]), float(row["n_tokens"]))) for row in rows)
-
-
-PREDICTED = "predicted {predicted_loss:.4f}, measured {loss:.4f} ({off:+.2%}){interval}"
-INTERVAL = ", {where} its {share:g}% interval, {low:.4f} to {high:.4f}"
-NO_INTERVAL = "; the law has no interval"
-REFITTED = "the law fitted again, with this run, says {refitted_loss:.4f}"
-PLANS = "the best plan of {flops:flops} FLOPs had a loss of {before_loss:.4f} ({before_model})"
-PLANS_AFTER = "  and has {after_loss:.4f} by the law fitted again ({after_model})"
-MODEL = "{n_experts:g} experts with {n_active:amount} active on {n_tokens:amount} tokens"
-
-
-def answer(result: Json) -> Iterator[Line]:
-    """The lines that `fit add` prints."""
-    for row in result["runs"]:
-        yield _of_run(row, result["percentiles"])
-    for row in result["plans"]:
-        yield _of_plan(row)
-    yield from (Line(WARNING, printable(warning)) for warning in result["warnings"])
-    table = printable(result["table"])
-    yield from (Line(printable(run), f"in {table} already, left as it is") for run in result["known"])
-    yield Line(table, f"{len(result['runs'])} added, {result['n_runs']} runs")
-    yield Line("", printable(result["next"]))
-
-
-def _of_run(row: Json, percentiles: Sequence[float] | None) -> Line:
-    """Whether a run ended as predicted. percentiles: the ends of its interval."""
-    interval = NO_INTERVAL
-    if row["inside"] is not None:
-        assert percentiles is not None
-        first, last = percentiles
-        where = "inside" if row["inside"] else "OUTSIDE"
-        interval = say(INTERVAL, **row, where=where, share=last - first)
-    predicted = say(PREDICTED, **row, off=row["loss"] / row["predicted_loss"] - 1, interval=interval)
-    more = []
-    if row["outside_fitted_range"]:
-        more.append(f"  outside the fitted range: {printable(row['outside_fitted_range'])}")
-    if "refitted_loss" in row:
-        more.append("  " + say(REFITTED, **row))
-    return Line(printable(label_of(row)), predicted, tuple(more))
-
-
-def _of_plan(row: Json) -> Line:
-    """The best plan of a budget before and after the fit with the new runs."""
-    models = {f"{name}_model": say(MODEL, **row[name]) for name in ("before", "after")}
-    losses = {f"{name}_loss": row[name]["loss"] for name in ("before", "after")}
-    after = say(PLANS_AFTER, **models, **losses)
-    return Line("", say(PLANS, flops=row["flops"], **models, **losses), (after,))

@@ -12,74 +12,13 @@ from fit.fitting.options import FitOptions
 from fit.messages.finding import finding
 from fit.planning.inputs.options import PlanOptions
 from fit.planning.make_plan import best_plan
-from fit.results import Record, WithFindings, optional
-from fit.studies.next_runs import added
+from fit.studies.added_runs import added
+from fit.studies.added_runs.answer import answer
+from fit.studies.added_runs.results import AddedRuns
 from fit.table.files import check_writable
 from fit.table.table import Table, checked_units, read, write
 
 OF_A_PLAN = ("n_experts", "n_active", "n_tokens", "loss")  # what is compared of the plans before and after
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class AddedRun(Record):
-    """An added run, and the law's prediction for it.
-
-    Attributes:
-      run: Its name; None where it has none.
-      loss: Measured, in nats per token.
-      predicted_loss: By the law before the run was added.
-      low, high: Ends of the interval of a run; None for a law without draws.
-      inside: Whether the loss lies in the interval; None without one.
-      outside_fitted_range: What of the run lies outside the fitted range, in words.
-      refitted_loss: By the law fitted again; None for a published law.
-    """
-
-    run: str | None
-    loss: float
-    predicted_loss: float
-    low: float | None
-    high: float | None
-    n_active: float
-    n_tokens: float
-    n_experts: float
-    inside: bool | None
-    outside_fitted_range: str
-    refitted_loss: float | None = optional()
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
-class AddedRuns(WithFindings):
-    """Runs added to a table, and the law's predictions for them.
-
-    Attributes:
-      law: Name of the law that predicted them.
-      table: Path of the table.
-      n_runs: Runs in the table now.
-      runs: For each added run its predicted and measured loss, whether that lies in the interval, and refitted_loss,
-        by the law fitted again.
-      known: Runs that the table had already, each by its name, or by its model where it has none.
-      plans: The best model of the run's budget and of ten times that, before and after.
-      percentiles: Ends of the interval, in percent; None for a law without draws.
-      next: What to do next, and the command to type.
-    """
-
-    law: str
-    table: str
-    n_runs: int
-    runs: list[AddedRun]
-    known: list[str]
-    plans: list[Json]
-    percentiles: list[float] | tuple[float, float] | None
-    next: str
-
-    @property
-    def title(self) -> str:
-        """The result's title."""
-        return "add"
-
-    def rows(self) -> list[Json]:
-        """One row for each added run."""
-        return [run.to_dict() for run in self.runs]
 
 
 def add(
@@ -129,8 +68,11 @@ def add(
         if table is not None and not added.has_runs_of(law, table):
             findings.append(finding("other_table", table=runs, law=law.name))
         refitted = _fitted_again(law, all_runs, mix_corpora, with_draws=out is not None)
-        for row, by_new_law in zip(compared, added.compared(refitted, rows), strict=True):
-            row["refitted_loss"] = by_new_law["predicted_loss"]
+        by_new_law = added.compared(refitted, rows)
+        compared = [
+            dataclasses.replace(before, refitted_loss=after.predicted_loss)
+            for before, after in zip(compared, by_new_law, strict=True)
+        ]
         flops = added.flops_of(rows)
         comparisons = [_plans_before_and_after(law, refitted, budget) for budget in (flops, 10 * flops)]
         plans = [comparison for comparison in comparisons if comparison is not None]
@@ -141,13 +83,13 @@ def add(
         law=law.name,
         table=runs,
         n_runs=len(all_runs),
-        runs=[AddedRun(**run) for run in compared],
+        runs=compared,
         known=[added.label_of(row) for row in known],
         plans=plans,
         findings=findings,
         percentiles=law.percentiles,
         next=added.what_next(law, all_runs, mix_corpora, out),
-        answer_of=added.answer,
+        answer_of=answer,
     )
 
 
