@@ -97,7 +97,7 @@ def _rows_with_numbers(table: Table) -> list[Json]:
 
 def _cells(table: Table | None, name: str) -> list:
     """A column of a table; empty where there is no table or it lacks the column."""
-    return list(table.columns.get(name, [])) if table else []
+    return table.column(name) if table is not None and name in table else []
 
 
 def new_ones(rows: list[Json], table: Table | None, source: str) -> tuple[list[Json], list[Json]]:
@@ -113,7 +113,7 @@ def new_ones(rows: list[Json], table: Table | None, source: str) -> tuple[list[J
     """
     if table is None:
         return rows, []
-    names = {name_of(row) for row in workdir.rows_of(table)} - {None}
+    names = {name_of(dict(run=name)) for name in _cells(table, "run")} - {None}
     validate.require_columns(table, IDENTITY)
     log_identities = np.log([table.numbers(name) for name in IDENTITY])  # [columns, runs]
     known = []

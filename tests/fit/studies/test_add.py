@@ -195,6 +195,24 @@ def test_names_may_be_numbers(folder, tmp_path, capsys):
         assert f"{name}: predicted" in printed.out if added else "has this run already (7)" in printed.err
 
 
+def test_a_table_may_call_its_columns_otherwise(folder, tmp_path):
+    """A name and a text are known by the table's own names of columns."""
+    text = (folder / "runs.csv").read_text().replace("corpus_fingerprint", "text", 1).replace("loss", "loss,Name", 1)
+    header, *lines = text.splitlines()
+    place = header.split(",").index("Name")
+    named = [line.split(",") for line in lines]
+    for i, cells in enumerate(named):
+        cells.insert(place, f"run {i}")
+    table = tmp_path / "runs.csv"
+    table.write_text("\n".join([header, *(",".join(cells) for cells in named)]) + "\n")
+    names = dict(run="Name", corpus_fingerprint="text")
+    for more, message in (("run 3,", "has this run already"), ("new,0123456789abcdef", "was trained on the text")):
+        columns = "run,corpus_fingerprint,n_active,n_tokens,n_experts,loss"
+        (tmp_path / "one.csv").write_text(f"{columns}\n{more},5e4,1e6,8,1.9\n")
+        with pytest.raises(fit.UserError, match=message):
+            fit.add(f"{folder}/law.json", str(tmp_path / "one.csv"), str(table), columns=names)
+
+
 def test_a_table_keeps_the_units_of_its_law(folder, tmp_path):
     """Of a table in bits and millions, and of the same one in nats: the same laws and predictions, and a new row that
     is read as it was written."""
