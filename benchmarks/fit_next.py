@@ -191,7 +191,8 @@ def squared_errors(seed: int, fits: int, scales: Sequence[float] = (1.0,), drawn
         sets["drawn"] = drawn_runs(rng, law, table, flops)
     noise = law.noise
     for scale in scales:
-        assumed = dataclasses.replace(noise, run=scale * noise.run, trunk=scale * noise.trunk)
+        run, trunk, total = (scale * part for part in (noise.run, noise.trunk, noise.total))
+        assumed = dataclasses.replace(noise, run=run, trunk=trunk, total=total)
         with_noise = dataclasses.replace(law, noise=assumed)
         choice = next_runs.next_runs(with_noise, table, PAPER, EXPERTS, flops, target)
         chosen = [(t["n_blocks"], t["n_experts"], n) for t in choice["trunks"] for n in t["n_tokens"]]

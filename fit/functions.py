@@ -29,11 +29,10 @@ if TYPE_CHECKING:
     from fit.planning.several_laws.comparison import Comparison
     from fit.prediction.forecast import Forecast
     from fit.results import Page
+    from fit.studies.added_runs.results import AddedRuns
     from fit.studies.architecture_search.result import Holistic
-    from fit.studies.next_runs.add import AddedRuns
-    from fit.studies.next_runs.suggest import NextRuns
-    from fit.studies.speedup.baseline_speedup import BaselineSpeedup
-    from fit.studies.speedup.results import Speedup
+    from fit.studies.next_runs.results import NextRuns
+    from fit.studies.speedup.results import BaselineSpeedup, Speedup
     from fit.studies.surfaces import Surfaces
     from fit.table.table import Table
     from fit.task_maps.maps import TaskMaps
@@ -218,6 +217,7 @@ def add(
     out: str | os.PathLike | None = None,
     mix_corpora: bool = False,
     columns: Mapping[str, str] | None = None,
+    units: Mapping[str, str] | None = None,
 ) -> "AddedRuns":
     """Adds a finished run to a table of runs, and fits the law to all of them as it was fitted before.
 
@@ -227,7 +227,9 @@ def add(
       runs: The table to add to (.csv, .jsonl, .parquet).
       out: The law.json to write the new law to.
       mix_corpora: Whether to add the run of another text.
-      columns: {our name: the table's name} of columns that the table calls otherwise.
+      columns: {our name: the table's name} of columns that the table calls otherwise. Default: those of the law's fit.
+      units: {column: unit} of the table's columns that are not in nats or plain numbers. A column that is not named
+        has the unit of the law's fit.
 
     Returns:
       `runs`: for each added run the predicted and the measured loss, and whether that lies in the interval; `plans`:
@@ -236,10 +238,10 @@ def add(
     Raises:
       UserError: The table has the run already, or the run's text is another one. Nothing is written then.
     """
-    from fit.studies.next_runs import add as adding
+    from fit.studies.added_runs import add as adding
 
     path = None if out is None else str(out)
-    return adding.add(load(law), str(run), str(runs), path, mix_corpora, columns)
+    return adding.add(load(law), str(run), str(runs), path, mix_corpora, columns, units)
 
 
 @takes_options

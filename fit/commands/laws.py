@@ -204,10 +204,6 @@ class SpeedupCommand(SpeedupOptions, flags.Columns, flags.JsonOutput):
         ": a table with n_active, n_tokens, n_experts and loss",
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.check_reference(self.law is not None)
-
     def run(self) -> None:
         law = None if self.law is None else load(self.law)
         result = of_runs(law, self.read(self.runs), self)

@@ -11,9 +11,10 @@ from fit.planning.emit import plan_config
 from fit.planning.inputs.options import CompareOptions, PlanOptions
 from fit.planning.several_laws.comparison import LAWS
 from fit.render import figures
+from fit.studies.added_runs.add import add
 from fit.studies.architecture_search import search_runs
 from fit.studies.architecture_search.holistic import HolisticOptions, holistic
-from fit.studies.next_runs import add, next_sweep, suggest
+from fit.studies.next_runs import next_sweep, suggest
 from fit.studies.next_runs.options import NextOptions
 from fit.studies.surfaces import SurfaceOptions, fit_surfaces
 from fit.table.files import check_writable, write_text
@@ -75,7 +76,8 @@ class AddCommand(flags.OfLaw, flags.Names, flags.JsonOutput):
     mix_corpora: bool = options.switch("Add the run of another text.")
 
     def run(self) -> None:
-        self.show(add.add(load(self.law), self.run_, self.runs, self.out, self.mix_corpora, self.columns))
+        law = load(self.law)
+        self.show(add(law, self.run_, self.runs, self.out, self.mix_corpora, self.columns, self.units))
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -116,7 +118,7 @@ class NextCommand(NextOptions, flags.OfLaw, flags.Columns, flags.JsonOutput):
             check_writable(self.emit_sweep)
         next_runs = suggest.suggest(law, self.read(self.runs), self)
         if self.emit_sweep is not None:
-            sweep = next_sweep.sweep_source(law, self.architecture(law), next_runs.to_dict(), self.base_config)
+            sweep = next_sweep.sweep_source(law, self.architecture(law), next_runs, self.base_config)
             write_text(self.emit_sweep, sweep)
         self.show(next_runs)
 

@@ -25,9 +25,7 @@ def log_interval(
     count, n_models = log_loss.shape
     with_errors = log_loss
     if noise:
-        scale = np.ones(n_models)
-        if noise.growth and flops is not None:
-            scale = np.maximum(noise.growth.training_flops / flops, 1) ** noise.growth.power
+        scale = np.ones(n_models) if flops is None else noise.ratio_at(flops)
         errors = _run_errors(noise.total, count)
         with_errors = (log_loss[:, None] + errors[:, :, None] * scale).reshape(-1, n_models)
     # plain percentiles of so few draws are too narrow: Weibull's positions reach as far out as they claim to

@@ -3,6 +3,9 @@
 import dataclasses
 from typing import Annotated
 
+import numpy as np
+
+from fit.aliases import Array, Numbers
 from fit.fitted_law.bounds import Coefficient, Draws, NotNegative, Percentiles, Positive, Range, Rule
 from fit.messages.finding import Finding
 from fit.results import Record, optional
@@ -137,6 +140,12 @@ class Scatter(Record):
     by: str = "runs"
     degrees_of_freedom: tuple[Positive, Positive] | None = optional()
     growth: Growth | None = optional()
+
+    def ratio_at(self, flops: Numbers) -> Array:
+        """The scatter of runs of these training FLOPs over that of large runs; at least 1."""
+        if self.growth is None:
+            return np.ones(np.shape(flops))
+        return np.maximum(self.growth.training_flops / np.asarray(flops), 1) ** self.growth.power
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,7 @@
 """Studies beside a plan, each with its own command.
 
-next_runs/            fit next and fit add: the runs to train next, and a finished run added to the table
+next_runs/            fit next: the runs to train next
+added_runs/           fit add: a finished run added to the table
 speedup/              fit speedup: the compute that a recipe saves
 architecture_search/  fit holistic: a mixture's whole architecture for a budget
 optimum_intervals.py  intervals of compute-optimal models: table 5 of fit table

@@ -2,12 +2,13 @@
 
 Near the fit the law is linear, so one can compute how a set of runs would change its errors before any is trained. Let
 J be the gradients of a trunk's log losses by the coefficients, a row for each run, and C the correlations of its runs'
-errors: 1 on the diagonal, s elsewhere (the share of the noise's variance that the runs of a trunk share). Then
+errors: 1 on the diagonal, s elsewhere (the share of the noise's variance that the runs of a trunk share). Let R be the
+diagonal matrix of how many times as much as large runs each one scatters. Then
 
-  information = sum over trunks of J' C^-1 J, + P         what the runs hold (Gauss and Newton)
-  covariance of a fit = noise^2 A^-1 B A^-1               what least squares, as in fit law, makes of them:
-  A = sum over trunks of J' J, + P                        it treats the runs of a trunk as independent
-  B = sum over trunks of J' C J, + P
+  information = sum over trunks of J' R^-1 C^-1 R^-1 J, + P   what the runs hold (Gauss and Newton)
+  covariance of a fit = noise^2 A^-1 B A^-1                   what least squares, as in fit law, makes of them:
+  A = sum over trunks of J' J, + P                            it treats the runs of a trunk as independent
+  B = sum over trunks of J' R C R J, + P
 
 P is a prior that each of the law's parameters, by the solver's coordinates, lies within about PRIOR of zero. It keeps
 finite the variance of what no run identifies. The search minimises the goals' variances g' information^-1 g. It adds
@@ -21,12 +22,14 @@ runs is 1.
 """
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from fit.aliases import Array, ByName, Ints
 from fit.fitted_law.law import Law
+from fit.fitted_law.parts import Scatter
 from fit.fitting import noise
 from fit.fitting.problem import Problem, Settings, prepare
 from fit.model.architecture import training_flops
@@ -53,6 +56,7 @@ class Possible:
       n_active: float [k], active parameters.
       columns: what the law reads of the runs, by name; each broadcasts to [k].
       decay: the share of each budget that its branch trains alone.
+      scatter: float [k], how many times as much as large runs each one scatters around the law.
     """
 
     n_blocks: np.ndarray
@@ -62,6 +66,7 @@ class Possible:
     n_active: np.ndarray
     columns: ByName
     decay: float
+    scatter: np.ndarray
 
     def __len__(self) -> int:
         return len(self.model)
@@ -107,19 +112,26 @@ class Design:
     spread: np.ndarray
     shared: float
 
-    def variances(self, jacobian: Array, model: Array) -> Array:
+    def variances(self, jacobian: Array, model: Array, scatter: Array) -> Array:
         """Variances of the goals, over the noise's variance, of a least-squares fit that has further runs too.
 
         Args:
           jacobian: [k, n], gradients of the further runs.
           model: [k], their models.
+          scatter: [k], as that of Possible.
 
         Returns:
           [g].
         """
         v = np.linalg.solve(self.normal + jacobian.T @ jacobian, self.goals.T)
-        spread = self.spread + jacobian.T @ correlation(model, self.shared) @ jacobian
+        scattered = _scaled(jacobian, scatter)
+        spread = self.spread + scattered.T @ correlation(model, self.shared) @ scattered
         return np.einsum("ng,nm,mg->g", v, spread, v)
+
+    @functools.cached_property
+    def _in_scatter(self) -> Array:
+        """[c, n], gradients of the candidates over their scatter: R^-1 J above."""
+        return _scaled(self.jacobian, 1 / self.possible.scatter)
 
     def _by_model(self, chosen: Array) -> tuple[Array, Array, Array]:
         """Sums over the chosen runs of each model.
@@ -127,17 +139,18 @@ class Design:
         For a trunk C^-1 = (1 - share 11') / (1 - s), and C^-1 s 1 = share 1.
 
         Returns:
-          ([m] number of runs, [m, n] sum of gradients, [m] what share of that sum predicts another run's gradient).
+          ([m] number of runs, [m, n] sum of gradients over their scatter, [m] what share of that sum predicts those of
+          another run).
         """
         model = self.possible.model[chosen]
         runs = np.bincount(model, minlength=self.possible.model.max() + 1)
         sums = np.zeros((len(runs), self.jacobian.shape[1]))
-        np.add.at(sums, model, self.jacobian[chosen])
+        np.add.at(sums, model, self._in_scatter[chosen])
         return runs, sums, self.shared / (1 + (runs - 1) * self.shared)
 
     def _information(self, chosen: Array) -> Array:
         """[n, n]: information of the fitted runs and the chosen ones."""
-        jacobian = self.jacobian[chosen]
+        jacobian = self._in_scatter[chosen]
         _, sums, share = self._by_model(chosen)
         return self.information + (jacobian.T @ jacobian - (share * sums.T) @ sums) / (1 - self.shared)
 
@@ -149,15 +162,21 @@ class Design:
     def gains_of_one_more(self, chosen: Ints) -> Array:
         """[c]: the decrease of the score by each candidate, given those chosen.
 
-        A candidate adds its innovation: its gradient less the part that the chosen runs of its trunk predict.
+        A candidate adds its innovation: its gradient over its scatter, less the part that the chosen runs of its trunk
+        predict.
         """
         chosen = np.asarray(chosen, int)
         model = self.possible.model
         runs, sums, share = self._by_model(chosen)
-        innovation = self.jacobian - (share[:, None] * sums)[model]
+        innovation = self._in_scatter - (share[:, None] * sums)[model]
         variance = (1 - self.shared * runs * share)[model]
         u = np.linalg.solve(self._information(chosen), innovation.T)
         return self.weights @ (self.goals @ u) ** 2 / (variance + np.einsum("cn,nc->c", innovation, u))
+
+
+def _scaled(rows: Array, factors: Array) -> Array:
+    """Rows [k, n], each times its factor [k]."""
+    return rows * factors[:, None]
 
 
 def correlation(model: Array, shared: float) -> Array:
@@ -283,13 +302,13 @@ class Linearised:
     shared: float
 
 
-def linearised(law: Law, runs: Runs, scatter: noise.Noise, parts: Sequence[ByName]) -> Linearised:
+def linearised(law: Law, runs: Runs, scatter: Scatter, parts: Sequence[ByName]) -> Linearised:
     """Linearises a law near its fit. Needs jax in float64.
 
     Args:
       law: a fit to `runs`.
       runs: those that it was fitted to.
-      scatter: their noise.
+      scatter: their noise, with its parts.
       parts: sets of columns whose losses are in question; each broadcasts to [k].
     """
     problem, ends = _problem_of(law, runs, parts)
@@ -305,18 +324,21 @@ def linearised(law: Law, runs: Runs, scatter: noise.Noise, parts: Sequence[ByNam
     prior = (to_free.T @ to_free * np.outer(moving, moving) + fixed) * (total / PRIOR) ** 2
     shared = UNKNOWN_SHARE
     trunks = np.arange(len(runs))
-    if runs.trunks is not None:
+    if runs.trunks is not None and scatter.trunk is not None:
         shared = min((scatter.trunk / total) ** 2, MOST_SHARED)
         trunks = runs.trunks
-    root_weighted = np.sqrt(runs.weights)[:, None] * of_fitted
-    weighted = runs.weights[:, None] * of_fitted
-    information = prior + _with_correlation(root_weighted, trunks, shared, inverse=True)
+    root_weights = np.sqrt(runs.weights)
+    relative = scatter.ratio_at(runs.flops)
+    root_weighted = _scaled(of_fitted, root_weights)
+    known = root_weighted if scatter.growth is None else _scaled(of_fitted, 1 / relative)
+    information = prior + _with_correlation(known, trunks, shared, inverse=True)
+    scattered = _scaled(of_fitted, runs.weights * relative)
     unit = np.linalg.inv(np.linalg.cholesky(information)).T  # x = unit @ new coordinates
     return Linearised(
         jacobians=[part @ unit for part in of_parts],
         of_coefficients=to_coefficients * moving @ unit,
         normal=unit.T @ (prior + root_weighted.T @ root_weighted) @ unit,
-        spread=unit.T @ (prior + _with_correlation(weighted, trunks, shared)) @ unit,
+        spread=unit.T @ (prior + _with_correlation(scattered, trunks, shared)) @ unit,
         shared=shared,
     )
 

@@ -2,13 +2,14 @@
 demand."""
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from fit.aliases import Json
 from fit.fitted_law.parts import LEVEL
 from fit.messages import lines
 from fit.messages.lines import Line
 from fit.messages.units import amount, counted, say
+from fit.studies.next_runs.results import NextRuns
 
 RUNS = "Train {count} for {flops:flops} FLOPs: {gain}"
 GAIN_PLAN = "the loss at {target_flops:flops} FLOPs, now {before:.4f}, is then known to {after:.4f}"
@@ -35,24 +36,24 @@ PRECISION = f"all of it to first order around the law, by the noise of its runs;
 STAGES = ("fitted runs", "and these", "or a plain grid")
 
 
-def answer(result: Json) -> Iterator[Line]:
+def answer(result: NextRuns) -> Iterator[Line]:
     """The answer in ten lines or so."""
     yield from _answer(result)
     yield Line("", PRECISION)
     yield TABLES
 
 
-def verbose(result: Json) -> Iterator[Line]:
+def verbose(result: NextRuns) -> Iterator[Line]:
     """The same lines, then every run and all expected errors."""
     return lines.with_details(_answer(result), lines.joined(_details(result)))
 
 
-def _answer(result: Json) -> Iterator[Line]:
+def _answer(result: NextRuns) -> Iterator[Line]:
     """The lines on the runs, their cost and gain, and the gain of a plain grid."""
-    expected = result["expected"]
-    grid = result["grid"]
-    values = dict(count=counted(grid["runs"], "run"), flops=grid["flops"])
-    runs = say(RUNS, count=counted(n_runs(result), "run"), flops=result["flops"], gain=_gain(result))
+    expected = result.expected
+    grid = result.grid
+    values = dict(count=counted(grid.runs, "run"), flops=grid.flops)
+    runs = say(RUNS, count=counted(n_runs(result), "run"), flops=result.flops, gain=_gain(result))
     yield Line("", runs)
     yield _cost(result)
     yield Line("Models", "; ".join(_models(result)))
@@ -66,16 +67,16 @@ def _answer(result: Json) -> Iterator[Line]:
     yield from _closest(expected)
 
 
-def _gain(result: Json) -> str:
+def _gain(result: NextRuns) -> str:
     """A sentence on how much the runs reduce the uncertainty."""
-    expected = result["expected"]
+    expected = result.expected
     if "coefficients" in expected:
         rows = expected["coefficients"]
         count = counted(len(rows), "coefficient")
         return say(GAIN_COEFFICIENTS, count=count, **_shrinking(rows, "after"))
     error = expected["log_error"]
     sentence = GAIN_PLAN if error["after"] < error["before"] else NO_GAIN_PLAN
-    return say(sentence, target_flops=result["target_flops"], **expected["loss"])
+    return say(sentence, target_flops=result.target_flops, **expected["loss"])
 
 
 def _shrinking(rows: list[Json], stage: str) -> Json:
@@ -92,16 +93,16 @@ def change(share: float) -> str:
     return say(SHRINK, share=share) if share > 0 else say(GROW, share=-share)
 
 
-def _models(result: Json) -> Iterator[str]:
+def _models(result: NextRuns) -> Iterator[str]:
     """For each number of experts the sizes and the tokens of its runs: the least and the most."""
-    for n_experts in dict.fromkeys(trunk["n_experts"] for trunk in result["trunks"]):
-        trunks = [trunk for trunk in result["trunks"] if trunk["n_experts"] == n_experts]
-        sizes = [trunk["n_active"] for trunk in trunks]
-        tokens = [n_tokens for trunk in trunks for n_tokens in trunk["n_tokens"]]
+    for n_experts in dict.fromkeys(trunk.n_experts for trunk in result.trunks):
+        trunks = [trunk for trunk in result.trunks if trunk.n_experts == n_experts]
+        sizes = [trunk.n_active for trunk in trunks]
+        tokens = [n_tokens for trunk in trunks for n_tokens in trunk.n_tokens]
         yield say(MODEL, n_experts=n_experts, n_active=_ends(sizes), n_tokens=_ends(tokens))
 
 
-def _ends(values: list[float]) -> list[float]:
+def _ends(values: Sequence[float]) -> list[float]:
     """The least and the largest value; one where both are the same."""
     return sorted({min(values), max(values)})
 
@@ -116,15 +117,15 @@ def _closest(expected: Json) -> Iterator[Line]:
     yield Line("", say(GAP, **numbers, above=closest["log_loss_above"], **closest["log_error"]))
 
 
-def _details(result: Json) -> Iterator[list[Line]]:
+def _details(result: NextRuns) -> Iterator[list[Line]]:
     """Every run, what all of them cost, all expected errors, and the plain grid that they are compared with."""
     columns = "{:>9} {:>8} {:>7} {:>9} {:>10}  {}"
     expected = "{:32} {:>20} {:>20} {:>20}"
     runs = [("n_experts", "d_model", "blocks", "n_active", "FLOPs", "n_tokens"), *_trunks(result)]
     errors = [("what is expected", *STAGES), *_certainty(result)]
-    grid = result["grid"]
+    grid = result.grid
     of_grid = (
-        f"{counted(grid['runs'], 'run')} on {counted(grid['trunks'], 'trunk')}, {grid['flops']:.4g} FLOPs, evenly "
+        f"{counted(grid.runs, 'run')} on {counted(grid.trunks, 'trunk')}, {grid.flops:.4g} FLOPs, evenly "
         "spaced in the logarithms of size and tokens, at every number of experts"
     )
     yield [lines.rows(columns.format(*row) for row in runs), _cost(result)]
@@ -132,31 +133,31 @@ def _details(result: Json) -> Iterator[list[Line]]:
     yield [Line("the plain grid", of_grid), Line("", PRECISION)]
 
 
-def _trunks(result: Json) -> list[list]:
+def _trunks(result: NextRuns) -> list[list]:
     """For each trunk: n_experts, d_model, blocks, n_active, FLOPs, n_tokens."""
     rows = []
-    for trunk in result["trunks"]:
-        shape = [trunk[name] for name in ("n_experts", "d_model", "n_blocks")]
-        tokens = ", ".join(map(amount, trunk["n_tokens"]))
-        rows.append([*shape, amount(trunk["n_active"]), f"{trunk['flops']:.3g}", tokens])
+    for trunk in result.trunks:
+        shape = [trunk.n_experts, trunk.d_model, trunk.n_blocks]
+        tokens = ", ".join(map(amount, trunk.n_tokens))
+        rows.append([*shape, amount(trunk.n_active), f"{trunk.flops:.3g}", tokens])
     return rows
 
 
-def _cost(result: Json) -> Line:
+def _cost(result: NextRuns) -> Line:
     """The total cost of the runs."""
-    saved = 1 - result["flops"] / result["flops_one_by_one"]
-    cost = f"{result['flops']:.4g} of {result['budget']:.4g} FLOPs; sharing trunks saves {saved:.0%}"
-    return Line(f"{counted(n_runs(result), 'run')} on {counted(len(result['trunks']), 'trunk')}", cost)
+    saved = 1 - result.flops / result.flops_one_by_one
+    cost = f"{result.flops:.4g} of {result.budget:.4g} FLOPs; sharing trunks saves {saved:.0%}"
+    return Line(f"{counted(n_runs(result), 'run')} on {counted(len(result.trunks), 'trunk')}", cost)
 
 
-def n_runs(result: Json) -> int:
+def n_runs(result: NextRuns) -> int:
     """How many runs all trunks have together."""
-    return sum(len(trunk["n_tokens"]) for trunk in result["trunks"])
+    return sum(len(trunk.n_tokens) for trunk in result.trunks)
 
 
-def _certainty(result: Json) -> list[list[str]]:
+def _certainty(result: NextRuns) -> list[list[str]]:
     """[[a goal, its error at each of STAGES]]."""
-    expected = result["expected"]
+    expected = result.expected
     if "coefficients" in expected:
         return [
             [f"{row['name']} {row['value']:.4g}", *(f"± {error:.3g}" for error in row["standard_error"].values())]
@@ -164,7 +165,7 @@ def _certainty(result: Json) -> list[list[str]]:
         ]
     best = expected["best"]
     intervals = [f"{low:.4f} to {high:.4f}" for low, high in expected["loss"].values()]
-    rows = [[f"loss {best['loss']:.4f} at {result['target_flops']:.3g} FLOPs", *intervals]]
+    rows = [[f"loss {best['loss']:.4f} at {result.target_flops:.3g} FLOPs", *intervals]]
     for row in expected["others"]:
         gaps = [f"{row['log_loss_above']:.2%} ± {error:.2%}" for error in row["log_error"].values()]
         rows.append([f"E = {row['n_experts']} above E = {best['n_experts']}", *gaps])

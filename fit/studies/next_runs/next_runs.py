@@ -14,15 +14,15 @@ from fit.aliases import Array, Floats, Json
 from fit.errors import UserError
 from fit.fitted_law import law_counts
 from fit.fitted_law.law import Law
-from fit.fitted_law.parts import LEVEL
-from fit.fitting.noise import Noise
+from fit.fitted_law.parts import LEVEL, Scatter
 from fit.model.architecture import Architecture, training_flops
 from fit.planning.inputs.constraints import Constraints
 from fit.planning.inputs.problem import Problem
 from fit.planning.search import solver
 from fit.planning.search.best_models import BestModels
-from fit.studies.next_runs import design
+from fit.studies.next_runs import design, next_answer
 from fit.studies.next_runs.design import Possible
+from fit.studies.next_runs.results import Grid, NextRuns, Trunk
 from fit.table.runs import Runs, read_runs, split
 from fit.table.table import Table
 
@@ -42,7 +42,7 @@ def next_runs(
     flops: float,
     target_flops: float | None = None,
     names: Sequence[str] = (),
-) -> Json:
+) -> NextRuns:
     """Choose the runs to train next within a budget.
 
     The goal is to know the loss and the best number of experts at target_flops or, without these, the coefficients
@@ -56,10 +56,6 @@ def next_runs(
       flops: training FLOPs of all runs together.
       target_flops: training FLOPs of the plan that matters.
       names: of coefficients.
-
-    Returns:
-      A dictionary ready for JSON. It holds trunks, each with its model, budgets and FLOPs; flops, what they cost
-      together; grid, a plain grid of the same budget; expected, how sure the goal is at each of STAGES.
 
     Raises:
       UserError: where the law is no fit to these runs or cannot be planned with, or no run within the budget is worth
@@ -83,18 +79,18 @@ def next_runs(
     else:
         goals = linear.of_coefficients[[law.form.names.index(name) for name in names]]
     problem = _design(linear, possible, candidate_gradients, goals)
-    before = problem.variances(problem.jacobian[:0], possible.model[:0])
+    before = problem.variances(problem.jacobian[:0], possible.model[:0], possible.scatter[:0])
     weights = 1 / np.maximum(before, 1e-300)  # by the share of a coefficient's variance that is left
     if target_flops:
         weights = _weights_of_plan(solved, best, others, scatter, before)
     problem = dataclasses.replace(problem, weights=weights)
     chosen = design.choose(problem, flops)
-    after = problem.variances(problem.jacobian[chosen], possible.model[chosen])
+    after = problem.variances(problem.jacobian[chosen], possible.model[chosen], possible.scatter[chosen])
     if not chosen or weights @ after >= weights @ before:  # a fit may not make of the runs all that they hold
         raise UserError(f"--flops={flops:g}: no run within this budget makes the goal surer by {design.GAIN:.1%}")
-    with_grid = problem.variances(grid_gradients, grid.model)
+    with_grid = problem.variances(grid_gradients, grid.model, grid.scatter)
     errors = scatter.total * np.sqrt(np.stack([before, after, with_grid], axis=1))
-    return dict(
+    return NextRuns(
         law=law.name,
         goal="plan" if target_flops else "coefficients",
         target_flops=target_flops,
@@ -103,8 +99,9 @@ def next_runs(
         flops_one_by_one=float(training_flops(possible.n_active[chosen], possible.n_tokens[chosen]).sum()),
         seed=seed,
         trunks=_trunks(possible, chosen, architecture),
-        grid=dict(flops=grid.flops(range(len(grid))), runs=len(grid), trunks=int(grid.model.max()) + 1),
+        grid=Grid(flops=grid.flops(range(len(grid))), runs=len(grid), trunks=int(grid.model.max()) + 1),
         expected=_plan(solved, best, others, errors) if target_flops else _coefficients(law, names, errors),
+        answer_of=next_answer.answer,
     )
 
 
@@ -122,7 +119,7 @@ def _design(linear: design.Linearised, possible: Possible, gradients: Array, goa
     )
 
 
-def _weights_of_plan(solved: BestModels, best: int, others: list[int], scatter: Noise, before: Array) -> Array:
+def _weights_of_plan(solved: BestModels, best: int, others: list[int], scatter: Scatter, before: Array) -> Array:
     """[g]: weights of the goals of a plan, the loss of the best and the gaps of the others to it.
 
     The loss has weight 1, a gap of z standard errors exp(-z^2 / 2): gaps that are not settled count most.
@@ -162,12 +159,12 @@ def _fitted_runs(law: Law, table: Table) -> tuple[Runs, int]:
     return fitted, int(seeds.max()) + 1
 
 
-def _noise_of(law: Law) -> Noise:
-    """The Noise that fit law estimated from the residuals. Raises UserError where law.json lacks it."""
+def _noise_of(law: Law) -> Scatter:
+    """The noise that fit law estimated from the residuals. Raises UserError where law.json lacks it."""
     noise = law.noise
     if noise is None or noise.run is None or noise.trunk is None or noise.degrees_of_freedom is None:
         raise UserError(f"--law={law.name}: does not say how its runs scatter (noise): fit it again")
-    return Noise(noise.run, noise.trunk, noise.degrees_of_freedom)
+    return noise
 
 
 def _by_stage(errors: Array) -> Json:
@@ -198,14 +195,14 @@ def _plan(solved: BestModels, best: int, others: list[int], errors: Array) -> Js
     )
 
 
-def _trunks(possible: Possible, chosen: list[int], architecture: Architecture) -> list[Json]:
-    """A dictionary for each model to train, by experts and size."""
+def _trunks(possible: Possible, chosen: list[int], architecture: Architecture) -> list[Trunk]:
+    """The models to train, by experts and size."""
     runs_of_model: dict[tuple[int, int], list[int]] = {}
     for i in chosen:
         model = int(possible.n_experts[i]), int(possible.n_blocks[i])
         runs_of_model.setdefault(model, []).append(i)
     return [
-        dict(
+        Trunk(
             n_experts=n_experts,
             d_model=n_blocks * architecture.width_per_block,
             n_blocks=n_blocks,
@@ -218,8 +215,19 @@ def _trunks(possible: Possible, chosen: list[int], architecture: Architecture) -
 
 
 def decay_of(law: Law) -> float:
-    """The share of each budget in which the learning rate decays, by the config of the law's runs."""
-    return float(ast.literal_eval(law.models.overrides.get("optimizer.decay_fraction", str(DECAY))))
+    """The share of each budget in which the learning rate decays, by the config of the law's runs.
+
+    Raises:
+      UserError: That config has no such share.
+    """
+    source = law.models.overrides.get("optimizer.decay_fraction", str(DECAY))
+    value = ast.literal_eval(source)
+    if not isinstance(value, (int, float)) or not 0 < value < 1:
+        raise UserError(
+            f"--law={law.name}: models.overrides: optimizer.decay_fraction is {source}, expected a number between 0 "
+            "and 1"
+        )
+    return float(value)
 
 
 def possible_runs(law: Law, architecture: Architecture, n_blocks: Array, n_experts: Array, n_tokens: Array) -> Possible:
@@ -229,13 +237,21 @@ def possible_runs(law: Law, architecture: Architecture, n_blocks: Array, n_exper
     columns = law_counts.model_columns(law, architecture, d_model, n_experts, n_tokens)
     model = np.unique(np.stack([n_blocks, n_experts]), axis=1, return_inverse=True)[1].ravel()
     n_active = np.asarray(architecture.n_active(d_model, n_experts))
-    return Possible(n_blocks, n_experts, n_tokens, model, n_active, columns, decay_of(law))
+    scatter = np.ones(len(model))
+    if law.noise is not None and "n_active" in columns:
+        scatter = law.noise.ratio_at(training_flops(columns["n_active"], n_tokens))
+    return Possible(n_blocks, n_experts, n_tokens, model, n_active, columns, decay_of(law), scatter)
 
 
 def _blocks(architecture: Architecture, n_active: float) -> int:
     """The number of blocks of a model with about `n_active` active parameters; at least the smallest model's."""
     least = round(architecture.smallest / architecture.width_per_block)
     return max(least, round(float(architecture.d_model(n_active)) / architecture.width_per_block))
+
+
+def _buildable(architecture: Architecture, experts: Floats) -> np.ndarray:
+    """int: those numbers of experts of which a token can choose as many as the architecture says."""
+    return np.asarray(experts, int)[architecture.has_enough_experts(experts)]
 
 
 def candidates(law: Law, architecture: Architecture, experts: Floats, runs: Runs, flops: float) -> Possible:
@@ -264,7 +280,7 @@ def candidates(law: Law, architecture: Architecture, experts: Floats, runs: Runs
         )
     widest = float(architecture.d_model(flops / training_flops(1, fewest_tokens))) / width
     blocks = np.unique(np.geomspace(narrowest, max(narrowest, int(widest)), WIDTHS).round().astype(int))
-    experts = np.asarray(experts, int)[architecture.has_enough_experts(experts)]
+    experts = _buildable(architecture, experts)
     most_tokens = min(flops / cheapest * fewest_tokens, law.models.unique_tokens or np.inf)
     n_doublings = int(np.log2(max(most_tokens / fewest_tokens, 1)))
     tokens = np.round(fewest_tokens * 2.0 ** np.arange(n_doublings + 1)).astype(int)
@@ -284,12 +300,13 @@ def candidates(law: Law, architecture: Architecture, experts: Floats, runs: Runs
 
 
 def plain_grid(law: Law, architecture: Architecture, experts: Floats, runs: Runs, flops: float) -> Possible:
-    """The runs of a log-uniform grid that costs `flops`.
+    """The runs of a log-uniform grid that costs `flops`, or less where the text has too few tokens for that.
 
-    It has GRID_WIDTHS widths from the narrowest of `runs` up, every number of experts, and budgets that are
-    GRID_BUDGETS times the longest. Its widest model has about as many tokens a parameter as the median of `runs`. The
-    arguments are those of `candidates`.
+    It has GRID_WIDTHS widths from the narrowest of `runs` up, every number of experts that can be built, and budgets
+    that are GRID_BUDGETS times the longest. Its widest model has about as many tokens a parameter as the median of
+    `runs`. The arguments are those of `candidates`.
     """
+    experts = _buildable(architecture, experts)
     decay = decay_of(law)
     ratio = np.median(runs.n_tokens / runs.n_active)
     width = float(architecture.width_per_block)
@@ -297,12 +314,12 @@ def plain_grid(law: Law, architecture: Architecture, experts: Floats, runs: Runs
     grids = []  # (how far the ratio is off, blocks, longest budget)
     for widest in np.unique(np.geomspace(narrowest, 64 * narrowest, 64).round().astype(int)):
         blocks = np.unique(np.geomspace(narrowest, widest, GRID_WIDTHS).round().astype(int))
-        n_active = architecture.n_active(blocks[:, None] * width, np.array(experts))
+        n_active = architecture.n_active(blocks[:, None] * width, experts)
         n_active = np.broadcast_to(n_active, (len(blocks), len(experts))).mean(axis=1)
         flops_per_token = training_flops(n_active.sum() * len(experts), (1 - decay) + decay * sum(GRID_BUDGETS))
         longest = min(flops / flops_per_token, law.models.unique_tokens or np.inf)
         grids.append((abs(np.log(longest / n_active[-1] / ratio)), blocks, longest))
     _, blocks, longest = min(grids, key=lambda grid: grid[0])
     tokens = np.maximum(1, np.floor(longest * np.array(GRID_BUDGETS))).astype(int)
-    axes = np.meshgrid(blocks, np.asarray(experts, int), np.unique(tokens), indexing="ij")
+    axes = np.meshgrid(blocks, experts, np.unique(tokens), indexing="ij")
     return possible_runs(law, architecture, *(axis.ravel() for axis in axes))

@@ -2,7 +2,6 @@
 
 import ast
 
-from fit.aliases import Json
 from fit.errors import UserError
 from fit.fitted_law.law import Law
 from fit.fitted_law.models import text_of
@@ -12,9 +11,10 @@ from fit.model.architecture import PAPER, Architecture
 from fit.planning.emit import plan_config
 from fit.planning.recipe import which_recipe
 from fit.studies.next_runs import next_answer
+from fit.studies.next_runs.results import NextRuns, Trunk
 
 
-def sweep_source(law: Law, architecture: Architecture, result: Json, base: str | None = None) -> str:
+def sweep_source(law: Law, architecture: Architecture, result: NextRuns, base: str | None = None) -> str:
     """A sweep file for launch.sweep that trains the chosen trunks.
 
     Args:
@@ -28,20 +28,20 @@ def sweep_source(law: Law, architecture: Architecture, result: Json, base: str |
     """
     base, overrides = _config_of_sweep(law, architecture, base)
     shared = "".join(f"    {field!r}: {ast.literal_eval(value)!r},\n" for field, value in overrides.items())
-    fields = [architecture.fields(trunk["d_model"], trunk["n_experts"]) for trunk in result["trunks"]]
-    models = "".join(_model_line(trunk, more) for trunk, more in zip(result["trunks"], fields, strict=True))
+    fields = [architecture.fields(trunk.d_model, trunk.n_experts) for trunk in result.trunks]
+    models = "".join(_model_line(trunk, more) for trunk, more in zip(result.trunks, fields, strict=True))
     has_more = any(fields)
     more = ", more" if has_more else ""
     all_else = ", all else" if has_more else ""
     spread = '        | {f"model.{name}": value for name, value in more.items()}\n' if has_more else ""
     law_name = law.name.replace("\\", "/").replace('"', "'")
     return (
-        f'"""The runs to train after {law_name}: {next_answer.n_runs(result)} on {len(result["trunks"])} trunks, '
-        f"{result['flops']:.3g} FLOPs.\n\n"
+        f'"""The runs to train after {law_name}: {next_answer.n_runs(result)} on {len(result.trunks)} trunks, '
+        f"{result.flops:.3g} FLOPs.\n\n"
         "python -m launch.sweep --sweep=THIS_FILE --workdir=DIR\n\n"
         "Chosen by fit next. In the workdir of the runs so far, with --mix=config, its runs.csv holds both.\n"
         '"""\n\n'
-        f"SEED = {result['seed']}  # that no run so far had\n"
+        f"SEED = {result.seed}  # that no run so far had\n"
         f"SHARED = {{\n{shared}}}  # as the runs so far had it\n"
         f"MODELS = [  # d_model, blocks, experts, budgets in tokens{all_else}\n{models}]\n\n\n"
         "def get_sweep():\n"
@@ -77,8 +77,8 @@ def _config_of_sweep(law: Law, architecture: Architecture, base: str | None) -> 
     return config_of_runs, overrides
 
 
-def _model_line(trunk: Json, more: dict[str, int]) -> str:
+def _model_line(trunk: Trunk, more: dict[str, int]) -> str:
     """The line of MODELS of a trunk. more: fields of config.model beyond the paper's shape."""
-    budgets = ", ".join(f"{n:_}" for n in trunk["n_tokens"])
+    budgets = ", ".join(f"{n:_}" for n in trunk.n_tokens)
     fields = f", {more!r}" if more else ""
-    return f"    ({trunk['d_model']}, {trunk['n_blocks']}, {trunk['n_experts']}, ({budgets},){fields}),\n"
+    return f"    ({trunk.d_model}, {trunk.n_blocks}, {trunk.n_experts}, ({budgets},){fields}),\n"

@@ -18,85 +18,24 @@ Axes: n_base runs of the baseline; n_runs variants; n_draws.
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
-from fit.aliases import Array, Json
+from fit.aliases import Array
 from fit.errors import UserError
-from fit.messages import lines
 from fit.messages.finding import Finding, finding
-from fit.messages.lines import Line
-from fit.messages.units import counted, flops
 from fit.model.architecture import training_flops
-from fit.results import Record, WithFindings
+from fit.studies.speedup import baseline_answer
 from fit.studies.speedup.frontier import COEFFICIENTS, DRAWS, Frontier, fit_frontier
-from fit.table.table import Table
+from fit.studies.speedup.results import BaselineSpeedup, Variant
+from fit.table.table import Table, with_rows
 
 PERCENTILES = (10.0, 90.0)
 BEYOND = 1.01  # times the baseline's largest cost, from which a warning says so
 SAME = 1e-3  # relative difference of equal budgets
 LEAST = 1e-9  # FLOPs, hours or tokens per second
-TABLES = Line("Tables", "--verbose (every run, the compute or the hours that the baseline needs for its loss)")
 NOT_LABELS = ("loss", "flops", "hours", "n_tokens", "tokens_per_second")  # columns that do not name a run
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Variant(Record):
-    """A run beside the baseline.
-
-    Attributes:
-      run: {column: value} of what tells it from the others.
-      loss: Its loss.
-      cost: Its FLOPs, by time its hours or the FLOPs that the baseline trains in them.
-      baseline_cost: The same of the baseline at that loss.
-      factor: baseline_cost over cost.
-      interval: [low, high] of the factor.
-      beyond: How many times baseline_cost lies above the largest cost of the baseline's runs; 1 within them.
-    """
-
-    run: Json
-    loss: float
-    cost: float
-    baseline_cost: float
-    factor: float
-    interval: list[float]
-    beyond: float
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
-class BaselineSpeedup(WithFindings):
-    """How many times the compute, or the hours, a baseline needs for the losses of variants.
-
-    Attributes:
-      baseline: {column: value} of the baseline's runs.
-      by: "flops" or "time".
-      unit: What costs are in: "FLOPs" or "hours".
-      frontier: {"c": floor, "b": exponent} of the baseline's frontier, and "runs", the number of its runs.
-      fixed: Those of c and b that were given.
-      runs: One row for each variant.
-      factor: Geometric mean over the variants.
-      interval: [low, high] of that.
-      percentiles: Ends of the intervals, in percent.
-    """
-
-    baseline: dict[str, str]
-    by: str
-    unit: str
-    frontier: dict[str, float]
-    fixed: dict[str, float]
-    runs: list[Variant]
-    factor: float
-    interval: list[float]
-    percentiles: list[float]
-
-    def names(self) -> list[str]:
-        """The fields that to_dict has, and the answer."""
-        return [*super().names(), "answer"]
-
-    def rows(self) -> list[Json]:
-        """One row for each variant."""
-        return [variant.run | {**variant.to_dict()} for variant in self.runs]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,7 +103,7 @@ def baseline_speedup(
         interval=_interval(log_factors[1:].mean(axis=1)),
         percentiles=list(PERCENTILES),
         findings=findings,
-        answer_of=verbose_lines if verbose else short,
+        answer_of=baseline_answer.verbose if verbose else baseline_answer.answer,
     )
 
 
@@ -230,7 +169,7 @@ def _runs(table: Table, baseline: Mapping[str, str], by: str) -> tuple[_Runs, li
     findings: list[Finding] = []
     if not has_loss.all():
         findings.append(finding("rows_without_loss", count=int((~has_loss).sum())))
-        table = _rows_of(table, has_loss)
+        table = with_rows(table, np.flatnonzero(has_loss))
     is_baseline = np.ones(len(table), bool)
     for name, value in baseline.items():
         is_baseline &= np.array([_same(cell, value) for cell in table.column(name)], bool)
@@ -284,13 +223,6 @@ def _costs(table: Table, by: str, is_baseline: Array) -> tuple[Array, str, Array
     return compute * of_baseline / speed, "FLOPs", pair
 
 
-def _rows_of(table: Table, chosen: Array) -> Table:
-    """The chosen rows of a table."""
-    rows = np.flatnonzero(chosen).tolist()
-    columns = {name: [values[i] for i in rows] for name, values in table.columns.items()}
-    return Table(table.path, columns, [table.rows[i] for i in rows], table.names, None, table.units)
-
-
 def _same(cell: object, value: str) -> bool:
     """Whether a cell has a value: the same text, or the same number."""
     if str(cell).strip() == value:
@@ -312,52 +244,3 @@ def _pairs(budget: Array, is_baseline: Array) -> Array:
 def _interval(log_values: Array) -> list[float]:
     """[low, high] of the exponential of drawn values [n_draws], at PERCENTILES."""
     return np.exp(np.percentile(log_values, PERCENTILES)).tolist()
-
-
-def _sentence(result: BaselineSpeedup) -> str:
-    """All of it in a sentence."""
-    what = "hours" if result.by == "time" else "compute"
-    baseline = ", ".join(f"{name}={value}" for name, value in result.baseline.items())
-    low, high = result.interval
-    best = max(result.runs, key=lambda row: row.factor)
-    words = ", ".join(f"{name} {value}" for name, value in best.run.items())
-    least, most = best.interval
-    return (
-        f"For the same losses the baseline ({baseline}) needs {result.factor:.2f} times the {what} of "
-        f"{counted(len(result.runs), 'run')} ({low:.2f} to {high:.2f}); most for {words}: {best.factor:.2f} "
-        f"({least:.2f} to {most:.2f})."
-    )
-
-
-def short(result: BaselineSpeedup) -> list[Line]:
-    """The sentence, and the frontier."""
-    return [*_answer(result), TABLES]
-
-
-def verbose_lines(result: BaselineSpeedup) -> Iterator[Line]:
-    """The sentence, the frontier, and a table of the variants."""
-    rows = [[*result.runs[0].run, "loss", result.unit, "baseline's", "factor", "80% interval"]]
-    for row in result.runs:
-        costs = [_cost(cost, result.unit) for cost in (row.cost, row.baseline_cost)]
-        low, high = row.interval
-        labels = [str(value) for value in row.run.values()]
-        rows.append([*labels, f"{row.loss:.4f}", *costs, f"{row.factor:.3f}", f"{low:.3f} to {high:.3f}"])
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    table = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-    return lines.with_details(_answer(result), [lines.rows(table)])
-
-
-def _answer(result: BaselineSpeedup) -> list[Line]:
-    """The sentence and the frontier, a line each."""
-    frontier = result.frontier
-    fixed_note = f" ({', '.join(result.fixed)} as given)" if result.fixed else ""
-    fitted = f"loss = {frontier['c']:.4g} + A C^-{frontier['b']:.4g} of {frontier['runs']} runs{fixed_note}"
-    return [
-        Line("", _sentence(result)),
-        Line("The baseline's frontier", f"{fitted}; intervals are 80%, with the scatter of its runs."),
-    ]
-
-
-def _cost(cost: float, unit: str) -> str:
-    """A cost in its unit."""
-    return f"{cost:.3g}" if unit == "hours" else flops(cost)

@@ -6,8 +6,7 @@ from fit import options
 from fit.errors import UserError
 from fit.fitted_law.law import NAMES, Law
 from fit.studies.speedup import baseline_speedup, speedup
-from fit.studies.speedup.baseline_speedup import BaselineSpeedup
-from fit.studies.speedup.results import Speedup
+from fit.studies.speedup.results import BaselineSpeedup, Speedup
 from fit.table import table
 
 
@@ -57,9 +56,9 @@ def of_runs(law: Law | None, runs: object, options: SpeedupOptions) -> Speedup |
       UserError: Neither a law nor a baseline is given, or both, or the runs cannot be compared with it.
     """
     options.check_reference(law is not None)
+    compared = table.read(runs)
     if law is None:
-        both = table.read(runs)
         return baseline_speedup.baseline_speedup(
-            both, options.baseline, options.by, options.fix, options.seed, options.verbose
+            compared, options.baseline, options.by, options.fix, options.seed, options.verbose
         )
-    return speedup.speedup(law, law.settings.read(runs), options.seed, options.by, options.verbose)
+    return speedup.speedup(law, compared, options.seed, options.by, options.verbose)

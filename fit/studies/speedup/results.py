@@ -1,4 +1,4 @@
-"""The parts of a speed-up: the runs with their factors, and their common factor.
+"""Speed-ups by a law and beside a baseline: the runs with their factors, and their common factor.
 
 Fields stand in the order of the JSON that `fit speedup --json` prints.
 """
@@ -14,7 +14,8 @@ class RunSpeedup(Record):
     """A run, and how much compute the law's recipe needs for its loss.
 
     Attributes:
-      flops: Its training FLOPs.
+      n_active: Its active parameters, as if it had the vocabulary of the law's runs.
+      flops: Its training FLOPs with these.
       speed_ratio: Its speed over that of the law's recipe; only by time.
       law_flops: FLOPs with which the recipe reaches its loss; None where no compute that is looked at does.
       factor: How many times the run's compute, or by time its hours, that is.
@@ -63,3 +64,66 @@ class Speedup(WithFindings):
     def rows(self) -> list[Json]:
         """One row for each run."""
         return [row.to_dict() for row in self.runs]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Variant(Record):
+    """A run beside the baseline.
+
+    Attributes:
+      run: {column: value} of what tells it from the others.
+      loss: Its loss.
+      cost: Its FLOPs, by time its hours or the FLOPs that the baseline trains in them.
+      baseline_cost: The same of the baseline at that loss.
+      factor: baseline_cost over cost.
+      interval: [low, high] of the factor.
+      beyond: How many times baseline_cost lies above the largest cost of the baseline's runs; 1 within them.
+    """
+
+    run: Json
+    loss: float
+    cost: float
+    baseline_cost: float
+    factor: float
+    interval: list[float]
+    beyond: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class BaselineSpeedup(WithFindings):
+    """How many times the compute, or the hours, a baseline needs for the losses of variants.
+
+    Attributes:
+      baseline: {column: value} of the baseline's runs.
+      by: "flops" or "time".
+      unit: What costs are in: "FLOPs" or "hours".
+      frontier: {"c": floor, "b": exponent} of the baseline's frontier, and "runs", the number of its runs.
+      fixed: Those of c and b that were given.
+      runs: One row for each variant.
+      factor: Geometric mean over the variants.
+      interval: [low, high] of that.
+      percentiles: Ends of the intervals, in percent.
+    """
+
+    baseline: dict[str, str]
+    by: str
+    unit: str
+    frontier: dict[str, float]
+    fixed: dict[str, float]
+    runs: list[Variant]
+    factor: float
+    interval: list[float]
+    percentiles: list[float]
+
+    @property
+    def title(self) -> str:
+        """The result's title."""
+        return "speedup"
+
+    def names(self) -> list[str]:
+        """The fields that to_dict has, and the answer."""
+        return [*super().names(), "answer"]
+
+    def rows(self) -> list[Json]:
+        """One row for each variant."""
+        return [variant.run | {**variant.to_dict()} for variant in self.runs]

@@ -1,11 +1,13 @@
 """How many times the compute a law's recipe needs for the losses that other runs reached.
 
 For a run of 6 N D = C training FLOPs and loss L the factor is C* / C, C* the least FLOPs at which the law's own best
-model (its compute-optimal size, the run's number of experts) reaches L. A run whose size is not the best for its C
-scores lower for that: compare runs of sizes that one would train.
+model (its compute-optimal size, the run's number of experts if the law reads that) reaches L. A run whose size is not
+the best for its C scores lower for that: compare runs of sizes that one would train.
 
 By time the factor is of hours, H* / H, on the same chips: each run's tokens per second over those of the law's recipe
 at the run's size are in the table, and we assume that the recipe keeps its MFU at its own best size.
+
+Parameters count as in the law, with the vocabulary of its runs, as `fit predict` counts those of a table.
 
 Intervals are percentiles over the draws of the law's bootstrap, the form's own error beyond its runs included, with
 each run's own error, as the law's runs scatter, drawn anew in every draw.
@@ -15,6 +17,7 @@ import numpy as np
 
 from fit.aliases import Array, ByName, Json, Numbers
 from fit.errors import UserError
+from fit.fitted_law import law_counts
 from fit.fitted_law.law import Law, in_words
 from fit.messages.finding import Finding, finding
 from fit.model.architecture import training_flops
@@ -41,13 +44,19 @@ def speedup(law: Law, runs: Table, seed: int = 0, by: str = "flops", verbose: bo
       verbose: Whether the text has the table of the runs.
 
     Raises:
-      UserError: The law has no optimum of size and tokens, reaches none of the losses, or a value in runs is bad.
+      UserError: The law has no optimum of size and tokens, counts no embedding, or reaches none of the losses; or a
+        value in runs is bad.
     """
     law.check_plannable()
     if not law.form.chinchilla_coefficients_at:
         raise UserError(
             f"--law={law.name}: the {law.form.name} law is no Chinchilla law at each number of experts, so it does "
             "not say what compute a loss takes"
+        )
+    if not law.counts_embedding:
+        raise UserError(
+            f"--law={law.name}: counts sizes without the embedding, so its FLOPs are not those of the runs; choose "
+            "another law, such as joint-moe-2025"
         )
     columns = _columns(law, runs)
     experts = columns["n_experts"]
@@ -91,11 +100,11 @@ def speedup(law: Law, runs: Table, seed: int = 0, by: str = "flops", verbose: bo
 def _columns(law: Law, runs: Table) -> dict[str, Array]:
     """{column: [n_runs]} of RunSpeedup that the table gives. Raises UserError for a bad value."""
     validate.check(runs, ("n_active", "n_tokens", "loss"))
-    size = runs.numbers("n_active")
+    size = law_counts.columns_of_table(law, runs, dict(n_active=runs.numbers("n_active")))["n_active"]
     tokens = runs.numbers("n_tokens")
     loss = runs.numbers("loss")
     experts = np.full(len(loss), float(law.only_n_experts or 1))
-    if "n_experts" in runs and law.reads_n_experts:
+    if "n_experts" in runs:
         experts = runs.numbers("n_experts")
     flops = training_flops(size, tokens)
     return dict(n_active=size, n_tokens=tokens, n_experts=experts, loss=loss, flops=flops)
@@ -137,9 +146,10 @@ def _drawn_log_factors(law: Law, experts: Array, flops: Array, log_loss: Array, 
     draws."""
     if not law.draws:
         return None
-    noise = (law.noise.total if law.noise else 0) * normal(seed, law.n_draws, len(log_loss))
+    scatter = np.zeros(len(flops)) if law.noise is None else law.noise.total * law.noise.ratio_at(flops)
+    errors = scatter * normal(seed, law.n_draws, len(log_loss))
     draws = {name: values[:, None] for name, values in law.draws.items()}
-    drawn = _log_factors(law, draws, experts, flops, log_loss + noise, drawn=True)
+    drawn = _log_factors(law, draws, experts, flops, log_loss + errors, drawn=True)
     return np.where(np.isfinite(drawn), drawn, np.log(FURTHEST))
 
 
@@ -172,7 +182,7 @@ def _outside(law: Law, experts: Array, law_flops: Array) -> list[Finding]:
 
 
 def normal(seed: int, n_draws: int, n_runs: int) -> np.ndarray:
-    """[n_draws, n_runs] of standard normal numbers, such as the planner page draws too: mulberry32, Box and Muller."""
+    """[n_draws, n_runs] of standard normal numbers: mulberry32, Box and Muller."""
     state = (seed % 2**32 + 0x6D2B79F5 * np.arange(1, 2 * n_draws * n_runs + 1, dtype=np.uint64)).astype(np.uint32)
     t = (state ^ state >> 15) * (state | 1)
     t ^= t + (t ^ t >> 7) * (t | 61)

@@ -14,7 +14,7 @@ from fit.fitting.problem import Settings
 from fit.form import Prior
 from fit.laws import FORMS
 from fit.planning.search import best_size
-from fit.studies.next_runs import added
+from fit.studies.added_runs import added
 from fit.table.runs import read_runs
 from fit.table.table import Table
 

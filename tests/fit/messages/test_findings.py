@@ -19,7 +19,7 @@ from fit.laws import FORMS
 from fit.messages.catalogue import CATALOGUE, NOTE, URGENT, WARNING
 from fit.messages.finding import Finding, finding
 from fit.planning.context import plan_findings
-from fit.studies.next_runs import added
+from fit.studies.added_runs import added
 from fit.table.runs import read_runs, subset
 from fit.table.table import Table, read
 from results import make

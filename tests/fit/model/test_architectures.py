@@ -1,9 +1,11 @@
 """Plans of models that are not the paper's: counts against the trainer's own counter, laws that know how their runs
 were built, the flags that ask for others, and what a law cannot know."""
 
+import dataclasses
 import itertools
 import json
 import runpy
+from types import SimpleNamespace
 
 import fit_runs
 import numpy as np
@@ -19,6 +21,7 @@ from fit.planning.inputs.constraints import Constraints
 from fit.planning.inputs.problem import Problem
 from fit.planning.search import solver
 from fit.studies.next_runs import next_sweep
+from fit.studies.next_runs.results import Trunk
 from fit.table.table import Table
 from jmoe.config import counts, schema
 from jmoe.config.check import check_config
@@ -197,8 +200,8 @@ def test_heads_by_their_column(tmp_path):
 
 def test_runs_to_train_next_are_built_as_those_so_far(tmp_path):
     law = load(law_of(table_of(), tmp_path))
-    trunk = dict(n_experts=16, d_model=40, n_blocks=5, n_tokens=[1_000_000])
-    result = dict(trunks=[trunk, trunk | dict(n_experts=1)], flops=1e12, seed=3)
+    trunk = Trunk(n_experts=16, d_model=40, n_blocks=5, n_active=1e6, n_tokens=[1_000_000], flops=5e11)
+    result = SimpleNamespace(trunks=[trunk, dataclasses.replace(trunk, n_experts=1)], flops=1e12, seed=3)
     (tmp_path / "next.py").write_text(next_sweep.sweep_source(law, law.architecture, result))
     base, jobs = runpy.run_path(str(tmp_path / "next.py"))["get_sweep"]()
     for job, e in zip(jobs, (16, 1), strict=True):

@@ -2,7 +2,9 @@
 
 import csv
 import json
+import pathlib
 import re
+import shlex
 import shutil
 
 import fit_runs
@@ -12,7 +14,9 @@ import pytest
 
 import fit
 from fit import __main__ as command_line
+from fit.fitting import fit_law
 from fit.table.importers import workdir
+from fit.table.table import Table, write
 from jmoe.config import schema
 
 
@@ -149,6 +153,117 @@ def test_a_run_of_another_tool_comes_as_a_table(folder, tmp_path, capsys):
         assert re.search(rf"best plan of {flops} FLOPs had a loss of \d\.\d+ .* and has [12]\.\d+ by", message)
 
 
+NAMELESS = "n_active,n_tokens,n_experts,loss\n50000,1e6,8,1.9\n60000,1e6,8,1.85\n"
+
+
+def test_runs_without_a_name_are_told_by_their_models(folder, tmp_path, capsys):
+    """Twice the same file: the second time with one run more, beside those that are known by their numbers."""
+    table = tmp_path / "runs.csv"
+    shutil.copy(folder / "runs.csv", table)
+    theirs = tmp_path / "theirs.csv"
+    asked = ["add", f"--law={folder}/law.json", f"--run={theirs}", f"--runs={table}"]
+    for text, n_runs in ((NAMELESS, 38), (NAMELESS + "70000,1e6,8,1.8\n", 39)):
+        theirs.write_text(text)
+        assert command_line.run(asked) == 0
+        printed = " ".join(capsys.readouterr().out.split())
+        assert f"{n_runs} runs" in printed and "8 experts with 50K active on 1M tokens: " in printed
+    assert f"8 experts with 60K active on 1M tokens: in {table} already" in printed
+    assert "8 experts with 70K active on 1M tokens: predicted" in printed
+
+
+def test_names_may_be_numbers(folder, tmp_path, capsys):
+    """A name that is a number is known again, and runs without one are not taken for each other."""
+    law = f"--law={folder}/law.json"
+    rows = [
+        dict(n_active=5e4, n_tokens=1e6, n_experts=8, loss=1.9),
+        dict(n_active=6e4, n_tokens=1e6, n_experts=8, loss=1.8),
+    ]
+    table = tmp_path / "runs.jsonl"
+    demo = [{name: value for name, value in row.items() if value} for row in rows_of(folder / "runs.csv")]
+    table.write_text("".join(json.dumps(row) + "\n" for row in demo))
+    for run, added in (
+        (dict(rows[0], run=7), 1),
+        (dict(rows[1], run=7), 0),
+        (rows[1], 1),
+        (dict(rows[1], loss=1.7), 1),
+    ):
+        (tmp_path / "one.jsonl").write_text(json.dumps(run) + "\n")
+        code = command_line.run(["add", law, f"--run={tmp_path}/one.jsonl", f"--runs={table}"])
+        printed = capsys.readouterr()
+        assert code == (0 if added else 2), printed.err
+        name = "7" if "run" in run else "8 experts with 60K active on 1M tokens"
+        assert f"{name}: predicted" in printed.out if added else "has this run already (7)" in printed.err
+
+
+def test_a_table_may_call_its_columns_otherwise(folder, tmp_path):
+    """A name and a text are known by the table's own names of columns."""
+    text = (folder / "runs.csv").read_text().replace("corpus_fingerprint", "text", 1).replace("loss", "loss,Name", 1)
+    header, *lines = text.splitlines()
+    place = header.split(",").index("Name")
+    named = [line.split(",") for line in lines]
+    for i, cells in enumerate(named):
+        cells.insert(place, f"run {i}")
+    table = tmp_path / "runs.csv"
+    table.write_text("\n".join([header, *(",".join(cells) for cells in named)]) + "\n")
+    names = dict(run="Name", corpus_fingerprint="text")
+    for more, message in (("run 3,", "has this run already"), ("new,0123456789abcdef", "was trained on the text")):
+        columns = "run,corpus_fingerprint,n_active,n_tokens,n_experts,loss"
+        (tmp_path / "one.csv").write_text(f"{columns}\n{more},5e4,1e6,8,1.9\n")
+        with pytest.raises(fit.UserError, match=message):
+            fit.add(f"{folder}/law.json", str(tmp_path / "one.csv"), str(table), columns=names)
+
+
+def test_a_table_keeps_the_units_of_its_law(folder, tmp_path):
+    """Of a table in bits and millions, and of the same one in nats: the same laws and predictions, and a new row that
+    is read as it was written."""
+    table = tmp_path / "bits.csv"
+    rows = rows_of(folder / "runs.csv")
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    columns["loss"] = [float(loss) / np.log(2) for loss in columns["loss"]]
+    columns["n_active"] = [float(size) / 1e6 for size in columns["n_active"]]
+    write(Table("made", columns, list(range(len(rows)))), str(table))
+    units = dict(loss="bits", n_active="millions")
+    law = fit.law(fit.read(str(table), units=units), form="joint", starts=16)
+    plain = tmp_path / "runs.csv"
+    shutil.copy(folder / "runs.csv", plain)
+    (tmp_path / "theirs.csv").write_text(NAMELESS)
+    in_nats = fit.law(str(plain), form="joint", starts=16)
+    expected = fit.add(in_nats, str(tmp_path / "theirs.csv"), str(plain))
+    found = fit.add(law, str(tmp_path / "theirs.csv"), str(table))
+    for row, other in zip(found.runs, expected.runs, strict=True):
+        assert row.predicted_loss == pytest.approx(other.predicted_loss, rel=1e-6)
+        assert row.refitted_loss == pytest.approx(other.refitted_loss, rel=1e-6)
+    for name in ("loss", "n_active"):
+        read = fit.read(str(table), units=units).numbers(name)
+        assert read == pytest.approx(fit.read(str(plain)).numbers(name))
+    with pytest.raises(fit.UserError, match="has this run already"):
+        fit.add(law, str(tmp_path / "theirs.csv"), str(table))
+    with pytest.raises(fit.UserError, match="units=loss:miles: expected one of"):
+        fit.add(law, str(tmp_path / "theirs.csv"), str(table), units=dict(loss="miles"))
+    with pytest.raises(fit.UserError, match="units: .*new.csv is a new table"):
+        fit.add("joint-moe-2025", str(tmp_path / "theirs.csv"), str(tmp_path / "new.csv"), units=units)
+
+
+def test_the_command_to_type_fits_the_law_as_it_was_fitted(folder, tmp_path, monkeypatch, capsys):
+    """Its law says of the run what `fit add` said."""
+    monkeypatch.chdir(tmp_path)
+    text = (folder / "runs.csv").read_text()
+    pathlib.Path("my runs.csv").write_text(text.replace("loss", "val_loss", 1))
+    pathlib.Path("theirs.csv").write_text(NAMELESS)
+    flags = ["--form=joint", "--fix=c=0.9", "--holdout=largest-compute:3", "--columns=loss:val_loss"]
+    assert command_line.run(["law", "--runs=my runs.csv", "--out=law.json", *flags]) == 0
+    capsys.readouterr()
+    assert command_line.run(["add", "--law=law.json", "--run=theirs.csv", "--runs=my runs.csv", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    command = re.fullmatch("next: (python -m fit .*), then plan with it", found["next"])[1]
+    assert command_line.run([word.replace("bootstrap=100", "bootstrap=2") for word in shlex.split(command)[3:]]) == 0
+    law = fit.load("law.json")
+    assert law.settings.holdout == "largest-compute:3" and law.settings.fix == {"c": 0.9}
+    for row in found["runs"]:
+        model = {name: row[name] for name in ("n_active", "n_tokens", "n_experts")}
+        assert float(law.predict(**model)) == pytest.approx(row["refitted_loss"], rel=1e-9)
+
+
 REFUSED = {
     "--law=law.json --run=none --runs=runs.csv": "--run=none: no such folder or file",
     "--law=law.json --run=empty --runs=runs.csv": "expected a workdir of jmoe.train",
@@ -159,7 +274,10 @@ REFUSED = {
     "--law=law.json --run=odd.csv --runs=runs.csv": "odd.csv, row 3, column loss: found 'oops', expected a number",
     "--law=law.json --runs=runs.csv": "--run is missing",
     "--law=law.json --run=short.csv": "--runs is missing",
-    "--law=law.json --run=short.csv --runs=new.csv": "new.csv: cannot be read",
+    "--law=law.json --run=short.csv --runs=none.csv": "none.csv: cannot be read",
+    "--law=law.json --run=new.csv --runs=runs.csv --out=no/law.json": "no/law.json: cannot be written",
+    "--law=law.json --run=new.csv --runs=runs.csv --out=jmoe-bytes-2026": "the new law would never be read",
+    "--law=joint-moe-2025 --run=new.csv --runs=runs.csv --out=new.json": "a published law, which is not fitted again",
     "--law=law.json --run=gs://bucket/run --runs=runs.csv": "copy the workdir's",
 }
 
@@ -177,7 +295,9 @@ def test_what_cannot_be_added(folder, trained, tmp_path, capsys, monkeypatch, ar
     result.write_text(result.read_text().replace('"seed": 0', '"seed": 1'))
     (tmp_path / "short.csv").write_text("n_active,n_tokens,n_experts\n50000,1e6,8\n")
     (tmp_path / "odd.csv").write_text("n_active,n_tokens,n_experts,loss\n1e8,2e9,1,3.1\n2e8,4e9,1,oops\n")
+    (tmp_path / "new.csv").write_text(NAMELESS)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(fit_law, "fit_law", None)  # nothing is fitted before
     before = (tmp_path / "runs.csv").read_text()
     assert command_line.run(["add", *arguments.split()]) == 2
     captured = capsys.readouterr()

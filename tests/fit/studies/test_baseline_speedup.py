@@ -8,7 +8,8 @@ import pytest
 
 import fit
 from fit import __main__ as command_line
-from fit.studies.speedup.baseline_speedup import BaselineSpeedup, baseline_speedup
+from fit.studies.speedup.baseline_speedup import baseline_speedup
+from fit.studies.speedup.results import BaselineSpeedup
 
 TABLES = helpers.ROOT / "benchmarks" / "tables" / "mixtures"
 # of issue 5387 of marin-community/marin, in hours: {(d_model, n_experts): factor}
@@ -34,6 +35,7 @@ def test_marins_figures_follow_from_their_table(capsys):
     options = dict(baseline={"n_experts": 64, "top_k": 4}, fix={"c": 1.6, "b": 0.0941})
     result = fit.speedup(runs=f"{TABLES}/marin_experts.csv", by="time", **options)
     assert isinstance(result, BaselineSpeedup) and result.by == "time"
+    assert repr(result).startswith("<speedup: For the same losses")
     assert result.to_dict() == judged(capsys, *flags, "--by=time")
     assert command_line.run(["speedup", *flags, "--by=time"]) == 0
     assert capsys.readouterr().out == f"{result}\n"

@@ -1,6 +1,7 @@
 """Which runs to train next: the design against explicit covariances and exhaustive search, by simulation, and the
 command with its sweep file."""
 
+import dataclasses
 import itertools
 import json
 import re
@@ -17,8 +18,10 @@ from hypothesis import strategies as st
 import fit
 from benchmarks import fit_next
 from fit import __main__ as command_line
+from fit.fitted_law.parts import Growth
 from fit.laws import FORMS
-from fit.studies.next_runs import design, next_answer
+from fit.studies.next_runs import design, next_answer, next_runs
+from fit.table.runs import read_runs
 
 BUDGET, TARGET = 5e12, 1e14  # of the laptop's sweep: ten times its FLOPs; a hundred times its largest run's
 
@@ -29,11 +32,13 @@ def random_design(seed, c=12, n=3, trunks=4):
     model = np.sort(np.append(np.arange(trunks), rng.integers(trunks, size=c - trunks)))
     n_tokens = rng.permutation(np.arange(1, c + 1)) * 100
     sizes = rng.uniform(1, 3, trunks)[model]
-    possible = design.Possible(model + 1, np.ones(c, int), n_tokens, model, sizes, {}, 0.2)
+    possible = design.Possible(model + 1, np.ones(c, int), n_tokens, model, sizes, {}, 0.2, np.ones(c))
     known = rng.normal(size=(5, n))
     normal = known.T @ known + 0.1 * np.eye(n)
     weights = np.array([1.0, 0.3])
     goals = rng.normal(size=(2, n))
+    scatter = np.random.default_rng(seed + 100).uniform(1, 2, c)
+    possible = dataclasses.replace(possible, scatter=scatter)
     return design.Design(possible, rng.normal(size=(c, n)), goals, weights, normal, normal, normal, 0.4), known
 
 
@@ -48,8 +53,8 @@ def flops_by_hand(possible, chosen):
 
 
 def test_variances_are_those_of_the_explicit_covariance():
-    """Of runs whose errors correlate as S, written out: what they hold, (J' S^-1 J + P)^-1, and what least squares
-    makes of them, (J'J + P)^-1 (J' S J + P) (J'J + P)^-1."""
+    """Of runs whose errors have the covariance S, written out: what they hold, (J' S^-1 J + P)^-1, and what least
+    squares makes of them, (J'J + P)^-1 (J' S J + P) (J'J + P)^-1."""
     of, known = random_design(0)
     chosen = [0, 1, 4, 5, 11]
     model = of.possible.model[chosen]
@@ -57,11 +62,13 @@ def test_variances_are_those_of_the_explicit_covariance():
     correlation = np.eye(len(rows))
     for i, j in itertools.permutations(range(len(chosen)), 2):
         correlation[5 + i, 5 + j] = 0.4 * (model[i] == model[j])
+    scatter = of.possible.scatter[chosen]
+    correlation[5:, 5:] *= np.outer(scatter, scatter)
     prior = 0.1 * np.eye(3)
     inverse = np.linalg.inv(rows.T @ rows + prior)
     covariance = inverse @ (rows.T @ correlation @ rows + prior) @ inverse
     expected = [goal @ covariance @ goal for goal in of.goals]
-    assert of.variances(of.jacobian[chosen], model) == pytest.approx(expected, rel=1e-10)
+    assert of.variances(of.jacobian[chosen], model, scatter) == pytest.approx(expected, rel=1e-10)
     best = np.linalg.inv(rows.T @ np.linalg.inv(correlation) @ rows + prior)
     assert of.score(chosen) == pytest.approx(
         sum(w * g @ best @ g for w, g in zip((1, 0.3), of.goals, strict=True)), rel=1e-10
@@ -196,6 +203,41 @@ def test_a_budget_without_a_run_like_the_fitted_ones_is_told(tmp_path):
     fit.save(fit.law(runs, "joint", starts=16), tmp_path / "law.json")
     with pytest.raises(fit.UserError, match="tokens per active parameter, as the law's runs have"):
         fit.next(str(tmp_path / "law.json"), runs, flops=2e13, target_flops=1e14)
+
+
+def test_small_runs_count_with_their_own_scatter(law):
+    """The goal is less certain where half of the fitted runs scatter more, not where only smaller runs do."""
+    _, path, runs = law
+    plain = fit.load(path)
+    table = fit.read(runs)
+    flops = 6 * table.numbers("n_active") * table.numbers("n_tokens")
+    errors = []
+    for below in (0.5 * flops.min(), np.median(flops)):
+        growth = Growth(training_flops=float(below), power=0.5)
+        noisier = dataclasses.replace(plain, noise=dataclasses.replace(plain.noise, growth=growth))
+        result = fit.next(noisier, runs, flops=BUDGET, target_flops=TARGET)
+        errors.append(result.expected["log_error"]["before"])
+    expected = fit.next(plain, runs, flops=BUDGET, target_flops=TARGET).expected["log_error"]["before"]
+    assert errors[0] == pytest.approx(expected, rel=1e-9) and errors[1] > 1.02 * expected
+
+
+def test_grid_and_candidates_have_the_experts_that_a_token_can_choose(law):
+    """Of models whose tokens choose 4 experts, none has 2."""
+    fitted = fit.load(law[1])
+    runs = read_runs(fit.read(law[2]), fitted.form.columns)
+    architecture = dataclasses.replace(fitted.architecture, granularity=1.0, active_width=4.0)
+    for make in (next_runs.candidates, next_runs.plain_grid):
+        possible = make(fitted, architecture, (1, 2, 4, 8), runs, BUDGET)
+        assert set(possible.n_experts) == {1, 4, 8}
+
+
+@pytest.mark.parametrize("share", ["None", "'half'", "1.5", "True"])
+def test_a_law_whose_runs_decay_by_no_share_is_refused(law, tmp_path, share):
+    record = json.loads(law[1].read_text())
+    record["models"].setdefault("overrides", {})["optimizer.decay_fraction"] = share
+    (tmp_path / "law.json").write_text(json.dumps(record))
+    with pytest.raises(fit.UserError, match=f"decay_fraction is {share}, expected a number between 0 and 1"):
+        fit.next(tmp_path / "law.json", law[2], flops=BUDGET, target_flops=TARGET)
 
 
 @given(st.floats(-3, 1))

@@ -9,6 +9,7 @@ import pytest
 
 import fit
 from fit import __main__ as command_line
+from fit.fitted_law.parts import Growth, Scatter
 from fit.planning.search import best_size
 
 
@@ -82,3 +83,60 @@ def test_what_has_no_speedup_is_said():
         fit.speedup("clark-2022-rl", runs)
     with pytest.raises(fit.UserError, match="does not say what compute a loss takes"):
         fit.speedup("sparsity-2025", runs)
+    with pytest.raises(fit.UserError, match="fine-grained-dense-2024: counts sizes without the embedding"):
+        fit.speedup("fine-grained-dense-2024", runs)
+
+
+@pytest.mark.parametrize("vocab_size", [257, 32_000])
+def test_runs_that_end_as_predicted_save_nothing(tmp_path, vocab_size):
+    """The law's best models of some budgets, with an embedding of another vocabulary, and the losses of `fit predict`:
+    their residuals are 0, so the law needs the same compute."""
+    law = fit.load(fit_runs.write_demo_law(tmp_path / "law.json"))
+    flops = np.geomspace(1e11, 1e13, 5)
+    m, mu, n, nu, *_ = law.chinchilla_coefficients_at(4.0)
+    size, tokens = best_size.compute_optimal(m, mu, n, nu, flops)
+    d_model = np.full(5, 16)
+    more = 2 * (vocab_size - 257) * d_model
+    runs = dict(n_active=size + more, n_tokens=tokens, n_experts=[4] * 5, d_model=d_model, vocab_size=[vocab_size] * 5)
+    losses = fit.predict(law, runs).columns["predicted_loss"]
+    result = fit.speedup(law, runs | dict(loss=losses))
+    assert [row.factor for row in result.runs] == pytest.approx([1.0] * 5, rel=1e-4)
+    assert [row.flops for row in result.runs] == pytest.approx(flops)
+    assert repr(result).startswith("<speedup: For the same losses")
+
+
+def test_the_experts_of_a_run_are_its_own():
+    law = fit.load("chinchilla-refit-2024")
+    result = fit.speedup(law, variant(law, 1.7) | dict(n_experts=[8] * 9))
+    assert {row.n_experts for row in result.runs} == {8.0} and "E = 8" in str(result)
+    assert result.factor == pytest.approx(1.7, rel=1e-3)
+
+
+def test_small_runs_have_their_own_scatter():
+    """In draws of one law the interval is that of the run's own error, as `fit predict` has it."""
+    law = fit.load("chinchilla-refit-2024")
+    row = tuple(law.coefficients.values())
+    law = dataclasses.replace(law, bootstrap=fit_runs.bootstrap([row] * 400))
+    runs = variant(law, 1.0)
+    noise = Scatter(total=0.002, growth=Growth(training_flops=1e22, power=0.5))
+    widths = []
+    for scatter in (noise, dataclasses.replace(noise, growth=None)):
+        result = fit.speedup(dataclasses.replace(law, noise=scatter), runs)
+        widths.append([np.ptp(np.log(run.interval)) for run in result.runs])
+    expected = np.sqrt(1e22 / np.array([run.flops for run in result.runs]))
+    assert np.divide(*widths) == pytest.approx(expected, rel=0.1)
+
+
+def test_other_runs_are_read_by_the_flags_that_are_typed(tmp_path, capsys):
+    """A law keeps the flags of its own table; the runs of `fit speedup` and `fit predict` are others."""
+    path = fit_runs.write_demo_csv(tmp_path / "runs.csv", state=["finished"] * 35 + ["crashed"])
+    fit_runs.fit_law(tmp_path, path, "--where=state=finished")
+    variant_path = fit_runs.write_demo_csv(tmp_path / "variant.csv", seed=1)
+    assert command_line.run(["speedup", f"--law={tmp_path}/law.json", f"--runs={variant_path}"]) == 0
+    out = f"--out={tmp_path}/predicted.csv"
+    assert command_line.run(["predict", f"--law={tmp_path}/law.json", f"--runs={variant_path}", out]) == 0
+    capsys.readouterr()
+    asked = ["speedup", f"--law={tmp_path}/law.json", f"--runs={path}", "--json"]
+    for more, count in (([], 36), (["--where=state=finished"], 35)):
+        assert command_line.run([*asked, *more]) == 0
+        assert len(json.loads(capsys.readouterr().out)["runs"]) == count

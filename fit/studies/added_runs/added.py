@@ -1,31 +1,36 @@
-"""A run added to the table of a law's runs: its loss against the prediction, and the plans of the new law."""
+"""A run added to the table of a law's runs: which rows are new, the table with them, and their losses against the
+law's predictions."""
 
 import dataclasses
 import os
 import re
-from collections.abc import Iterator, Sequence
+import shlex
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from fit.aliases import Json
 from fit.errors import UserError
-from fit.fitted_law.law import Law
+from fit.fitted_law.law import NAMES, Law
+from fit.fitted_law.settings import DEFAULTS
 from fit.form import PriorSummary
 from fit.messages.finding import Finding, finding
-from fit.messages.lines import WARNING, Line
-from fit.messages.printable import printable
 from fit.messages.units import say
 from fit.model.architecture import training_flops
 from fit.prediction import predictions
+from fit.studies.added_runs.results import AddedRun
 from fit.table import spelled, validate
 from fit.table.importers import workdir
 from fit.table.runs import read_runs
-from fit.table.table import Table, read
+from fit.table.table import COUNT_UNITS, LOSS_UNITS, Table, read, to_numbers
 
 # Two runs are the same where these columns agree to the share CLOSE.
 IDENTITY = ("n_active", "n_tokens", "n_experts", "loss")
 CLOSE = 1e-9
+# e or 2 to the power of a loss in nats; `numbers` of a table takes their logarithms
+POWERS = dict(perplexity=np.exp, exp2=np.exp2)
+MODEL = "{n_experts:g} experts with {n_active:amount} active on {n_tokens:amount} tokens"  # in words
 # columns of the text and of the shape of models that a law's runs have in common
 SHARED = ("corpus_fingerprint", "vocab_size", "width_per_block", "seq_len", "final_norm")
 FIRST = ("n_active", "n_total", "n_tokens", "n_experts", "loss")  # columns of a new table, before the others
@@ -92,7 +97,7 @@ def _rows_with_numbers(table: Table) -> list[Json]:
 
 def _cells(table: Table | None, name: str) -> list:
     """A column of a table; empty where there is no table or it lacks the column."""
-    return list(table.columns.get(name, [])) if table else []
+    return table.column(name) if table is not None and name in table else []
 
 
 def new_ones(rows: list[Json], table: Table | None, source: str) -> tuple[list[Json], list[Json]]:
@@ -108,7 +113,7 @@ def new_ones(rows: list[Json], table: Table | None, source: str) -> tuple[list[J
     """
     if table is None:
         return rows, []
-    names = {str(name) for name in table.columns.get("run", [])}
+    names = {name_of(dict(run=name)) for name in _cells(table, "run")} - {None}
     validate.require_columns(table, IDENTITY)
     log_identities = np.log([table.numbers(name) for name in IDENTITY])  # [columns, runs]
     known = []
@@ -118,12 +123,23 @@ def new_ones(rows: list[Json], table: Table | None, source: str) -> tuple[list[J
             raise UserError(f"--run={source}: says no {', '.join(missing)}; it needs {', '.join(IDENTITY)}")
         log_identity = np.log([[float(row[name])] for name in IDENTITY])
         has_its_numbers = np.any(np.all(np.abs(log_identities - log_identity) < CLOSE, axis=0))
-        if str(row.get("run")) in names or has_its_numbers:
+        if name_of(row) in names or has_its_numbers:
             known.append(row)
     if len(known) == len(rows):
-        name = known[0].get("run", "by its numbers")
+        name = name_of(known[0]) or "by its numbers"
         raise UserError(f"--run={source}: {table.path} has this run already ({name})")
     return [row for row in rows if row not in known], known
+
+
+def name_of(row: Mapping[str, Any]) -> str | None:
+    """The name of a run; None where it has none."""
+    name = row.get("run")
+    return None if name in (None, "") else str(name)
+
+
+def label_of(row: Mapping[str, Any]) -> str:
+    """The name of a run, or without one its model, in words."""
+    return name_of(row) or say(MODEL, **{name: float(row[name]) for name in IDENTITY[:3]})
 
 
 def check_text(rows: list[Json], table: Table | None, source: str) -> None:
@@ -183,11 +199,24 @@ def together(table: Table | None, rows: list[Json], path: str) -> Table:
     columns: dict[str, list] = {}
     for name in names:
         values = [row[name] if name in row else workdir.filled(row, name) for row in before]
-        values += [workdir.filled(row, name) for row in rows]
+        values += [_in_unit(name, workdir.filled(row, name), table.units.get(name)) for row in rows]
         columns[table.names.get(name, name)] = values
     last = max(table.rows)
     numbers = [*table.rows, *range(last + 1, last + 1 + len(rows))]
     return dataclasses.replace(table, columns=columns, rows=numbers, arrow=None)
+
+
+def _in_unit(name: str, value: Any, unit: str | None) -> Any:
+    """A value in nats or as a plain number in a unit of a table's column; one that is no number as it is."""
+    if unit is None:
+        return value
+    (number,) = to_numbers([value])
+    if np.isnan(number):
+        return value
+    if unit in POWERS:
+        return float(POWERS[unit](number))
+    factors = LOSS_UNITS if name == "loss" else COUNT_UNITS
+    return float(number / (factors[unit] if unit in factors else float(unit)))
 
 
 def options(law: Law) -> dict[str, Any]:
@@ -222,13 +251,8 @@ def _is_default(prior: PriorSummary, chose: bool) -> bool:
     return prior.by_default
 
 
-def compared(law: Law, rows: list[Json]) -> list[Json]:
-    """Compare the losses of runs with a law's predictions.
-
-    Returns:
-      For each row a dictionary: run, loss, predicted_loss, low and high (the interval of a run), n_active, n_tokens,
-      n_experts, inside (whether the loss lies in the interval, None without one) and outside_fitted_range.
-    """
+def compared(law: Law, rows: list[Json]) -> list[AddedRun]:
+    """Compares the losses of runs with a law's predictions."""
     names = dict.fromkeys(name for row in rows for name in row)
     columns = {name: [row.get(name) for row in rows] for name in names}
     table = Table("the added runs", columns, list(range(len(rows))))
@@ -246,8 +270,8 @@ def compared(law: Law, rows: list[Json]) -> list[Json]:
             high = highs[i]
             inside = bool(low <= loss <= high)
         comparisons.append(
-            dict(
-                run=row.get("run"),
+            AddedRun(
+                run=name_of(row),
                 loss=loss,
                 predicted_loss=predicted["predicted_loss"][i],
                 low=low,
@@ -267,68 +291,49 @@ def has_runs_of(law: Law, table: Table) -> bool:
     return read_runs(table, law.form.columns, mix_corpora=True).fingerprint() == law.runs.fingerprint
 
 
-def what_next(law: Law, path: str, out: str | None) -> str:
+def what_next(law: Law, table: Table, mix_corpora: bool, out: str | None) -> str:
     """The next command for the user.
 
     Args:
       law: the one that the runs were compared with.
-      path: of the table of all runs.
+      table: all runs.
+      mix_corpora: whether they may be of several texts.
       out: of the law of all runs, where it was fitted.
     """
     if out is not None:
         return f"the law of all runs is written to {out}; next: python -m fit plan --law={out}"
     if law.published:
-        return f"next, once the table has runs of several sizes: python -m fit law --runs={path} --out=law.json"
-    return f"next: python -m fit law --runs={path} --out={law.name} --bootstrap=100, then plan with it"
+        return f"next, once the table has runs of several sizes: python -m fit law --runs={table.path} --out=law.json"
+    return f"next: {_refit(law, table, mix_corpora)}, then plan with it"
+
+
+def _refit(law: Law, table: Table, mix_corpora: bool) -> str:
+    """The command that fits a law to a table as it was fitted before, with draws."""
+    settings = law.settings
+    flags = dict(
+        runs=table.path,
+        out="law.json" if law.name in NAMES else law.name,
+        bootstrap="100",
+        form="" if law.choice else law.form.name,
+        fix=_pairs(settings.fix, "="),
+        holdout="" if settings.holdout == DEFAULTS.holdout else settings.holdout,
+        prior=options(law).get("prior", ""),
+        solver="paper" if settings.solver == "lbfgs" else "",
+        bootstrap_by="" if settings.bootstrap_by == DEFAULTS.bootstrap_by else settings.bootstrap_by,
+        columns=_pairs(table.names, ":"),
+        units=_pairs(table.units, ":"),
+    )
+    words = [f"--{name}={text}" for name, text in flags.items() if text]
+    switches = dict(with_rate=settings.with_rate, mix_corpora=mix_corpora)
+    words += [f"--{name}" for name, is_on in switches.items() if is_on]
+    return shlex.join(["python", "-m", "fit", "law", *words])
+
+
+def _pairs(values: Mapping[str, Any], mark: str) -> str:
+    """Names and values as a flag takes them."""
+    return ",".join(f"{name}{mark}{value}" for name, value in values.items())
 
 
 def flops_of(rows: list[Json]) -> float:
     """Training FLOPs of the largest of some runs."""
     return max(float(training_flops(float(row["n_active"]), float(row["n_tokens"]))) for row in rows)
-
-
-PREDICTED = "predicted {predicted_loss:.4f}, measured {loss:.4f} ({off:+.2%}){interval}"
-INTERVAL = ", {where} its {share:g}% interval, {low:.4f} to {high:.4f}"
-NO_INTERVAL = "; the law has no interval"
-REFITTED = "the law fitted again, with this run, says {refitted_loss:.4f}"
-PLANS = "the best plan of {flops:flops} FLOPs had a loss of {before_loss:.4f} ({before_model})"
-PLANS_AFTER = "  and has {after_loss:.4f} by the law fitted again ({after_model})"
-MODEL = "{n_experts} experts with {n_active:amount} active on {n_tokens:amount} tokens"
-
-
-def answer(result: Json) -> Iterator[Line]:
-    """The lines that `fit add` prints."""
-    for row in result["runs"]:
-        yield _of_run(row, result["percentiles"])
-    for row in result["plans"]:
-        yield _of_plan(row)
-    yield from (Line(WARNING, printable(warning)) for warning in result["warnings"])
-    table = printable(result["table"])
-    yield from (Line(printable(run), f"in {table} already, left as it is") for run in result["known"])
-    yield Line(table, f"{len(result['runs'])} added, {result['n_runs']} runs")
-    yield Line("", printable(result["next"]))
-
-
-def _of_run(row: Json, percentiles: Sequence[float] | None) -> Line:
-    """Whether a run ended as predicted. percentiles: the ends of its interval."""
-    interval = NO_INTERVAL
-    if row["inside"] is not None:
-        assert percentiles is not None
-        first, last = percentiles
-        where = "inside" if row["inside"] else "OUTSIDE"
-        interval = say(INTERVAL, **row, where=where, share=last - first)
-    predicted = say(PREDICTED, **row, off=row["loss"] / row["predicted_loss"] - 1, interval=interval)
-    more = []
-    if row["outside_fitted_range"]:
-        more.append(f"  outside the fitted range: {printable(row['outside_fitted_range'])}")
-    if "refitted_loss" in row:
-        more.append("  " + say(REFITTED, **row))
-    return Line(printable(row["run"]), predicted, tuple(more))
-
-
-def _of_plan(row: Json) -> Line:
-    """The best plan of a budget before and after the fit with the new runs."""
-    models = {f"{name}_model": say(MODEL, **row[name]) for name in ("before", "after")}
-    losses = {f"{name}_loss": row[name]["loss"] for name in ("before", "after")}
-    after = say(PLANS_AFTER, **models, **losses)
-    return Line("", say(PLANS, flops=row["flops"], **models, **losses), (after,))

@@ -6,80 +6,19 @@ from collections.abc import Mapping
 
 from fit.aliases import Json
 from fit.errors import UserError
-from fit.fitted_law.law import Law, save
+from fit.fitted_law.law import NAMES, Law, save
 from fit.fitting import fit_law
 from fit.fitting.options import FitOptions
 from fit.messages.finding import finding
 from fit.planning.inputs.options import PlanOptions
 from fit.planning.make_plan import best_plan
-from fit.results import Record, WithFindings, optional
-from fit.studies.next_runs import added
+from fit.studies.added_runs import added
+from fit.studies.added_runs.answer import answer
+from fit.studies.added_runs.results import AddedRuns
 from fit.table.files import check_writable
-from fit.table.table import Table, read, write
+from fit.table.table import Table, checked_units, read, write
 
 OF_A_PLAN = ("n_experts", "n_active", "n_tokens", "loss")  # what is compared of the plans before and after
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class AddedRun(Record):
-    """An added run, and the law's prediction for it.
-
-    Attributes:
-      run: Its name.
-      loss: Measured, in nats per token.
-      predicted_loss: By the law before the run was added.
-      low, high: Ends of the interval of a run; None for a law without draws.
-      inside: Whether the loss lies in the interval; None without one.
-      outside_fitted_range: What of the run lies outside the fitted range, in words.
-      refitted_loss: By the law fitted again; None for a published law.
-    """
-
-    run: str | None
-    loss: float
-    predicted_loss: float
-    low: float | None
-    high: float | None
-    n_active: float
-    n_tokens: float
-    n_experts: float
-    inside: bool | None
-    outside_fitted_range: str
-    refitted_loss: float | None = optional()
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
-class AddedRuns(WithFindings):
-    """Runs added to a table, and the law's predictions for them.
-
-    Attributes:
-      law: Name of the law that predicted them.
-      table: Path of the table.
-      n_runs: Runs in the table now.
-      runs: For each added run its predicted and measured loss, whether that lies in the interval, and refitted_loss,
-        by the law fitted again.
-      known: Names of runs that the table had already.
-      plans: The best model of the run's budget and of ten times that, before and after.
-      percentiles: Ends of the interval, in percent; None for a law without draws.
-      next: What to do next, and the command to type.
-    """
-
-    law: str
-    table: str
-    n_runs: int
-    runs: list[AddedRun]
-    known: list
-    plans: list[Json]
-    percentiles: list[float] | tuple[float, float] | None
-    next: str
-
-    @property
-    def title(self) -> str:
-        """The result's title."""
-        return "add"
-
-    def rows(self) -> list[Json]:
-        """One row for each added run."""
-        return [run.to_dict() for run in self.runs]
 
 
 def add(
@@ -89,6 +28,7 @@ def add(
     out: str | None = None,
     mix_corpora: bool = False,
     columns: Mapping[str, str] | None = None,
+    units: Mapping[str, str] | None = None,
 ) -> AddedRuns:
     """Adds a finished run to a table of runs, and fits the law to all of them as it was fitted before.
 
@@ -98,19 +38,28 @@ def add(
       runs: The table to add to. It is made where it does not exist and the law is published.
       out: The law.json to write the new law to.
       mix_corpora: Whether to add a run of another text.
-      columns: {our name: the table's name} of columns that the table calls otherwise.
+      columns: {our name: the table's name} of columns that the table calls otherwise. Default: those of the law's fit.
+      units: {column: unit} of the table's columns that are not in nats or plain numbers. A column that is not named
+        has the unit of the law's fit.
 
     Raises:
-      UserError: The table has the run already, or the run's text is another one. Nothing is written then.
+      UserError: The table has the run already, the run's text is another one, or a file cannot be written. Nothing is
+        written then.
     """
+    _check_out(law, out)
     table = None
     if os.path.exists(runs) or not law.published:
         _check_settings(law)
-        table = read(runs, columns or law.settings.columns)
+        table = read(runs, columns or law.settings.columns, law.settings.units | checked_units(units))
+    elif columns or units:
+        flag = "columns" if columns else "units"
+        raise UserError(f"--{flag}: {runs} is a new table, in our names, nats and plain numbers: leave --{flag} out")
     rows, known = added.new_ones(added.runs_of(run, table), table, run)
     if not mix_corpora:
         added.check_text(rows, table, run)
-    check_writable(runs)
+    for path in (runs, out):
+        if path is not None:
+            check_writable(path)
     findings = added.fill_shared(rows, table)
     compared = added.compared(law, rows)
     all_runs = added.together(table, rows, runs)
@@ -119,8 +68,11 @@ def add(
         if table is not None and not added.has_runs_of(law, table):
             findings.append(finding("other_table", table=runs, law=law.name))
         refitted = _fitted_again(law, all_runs, mix_corpora, with_draws=out is not None)
-        for row, by_new_law in zip(compared, added.compared(refitted, rows), strict=True):
-            row["refitted_loss"] = by_new_law["predicted_loss"]
+        by_new_law = added.compared(refitted, rows)
+        compared = [
+            dataclasses.replace(before, refitted_loss=after.predicted_loss)
+            for before, after in zip(compared, by_new_law, strict=True)
+        ]
         flops = added.flops_of(rows)
         comparisons = [_plans_before_and_after(law, refitted, budget) for budget in (flops, 10 * flops)]
         plans = [comparison for comparison in comparisons if comparison is not None]
@@ -131,14 +83,25 @@ def add(
         law=law.name,
         table=runs,
         n_runs=len(all_runs),
-        runs=[AddedRun(**run) for run in compared],
-        known=[row["run"] for row in known],
+        runs=compared,
+        known=[added.label_of(row) for row in known],
         plans=plans,
         findings=findings,
         percentiles=law.percentiles,
-        next=added.what_next(law, runs, out),
-        answer_of=added.answer,
+        next=added.what_next(law, all_runs, mix_corpora, out),
+        answer_of=answer,
     )
+
+
+def _check_out(law: Law, out: str | None) -> None:
+    """Raises UserError where no law is to be written, or --law would not read it from that file."""
+    if out is not None and law.published:
+        raise UserError(f"--out={out}: --law={law.name} is a published law, which is not fitted again: leave --out out")
+    if out in NAMES:
+        raise UserError(
+            f"--out={out}: --law={out} is a law that needs no file, so the new law would never be read: name another "
+            "file, such as law.json"
+        )
 
 
 def _check_settings(law: Law) -> None:
