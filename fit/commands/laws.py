@@ -10,7 +10,7 @@ from typing import ClassVar
 from fit import options
 from fit.commands import flags
 from fit.errors import UserError
-from fit.fitted_law.law import NAMES, load, save
+from fit.fitted_law.law import NAMES, check_law_file, load, save
 from fit.fitting import fit_law, fit_rates, rates_answer
 from fit.fitting.fit_rates import RateOptions
 from fit.fitting.options import FitOptions
@@ -111,7 +111,7 @@ class LawCommand(FitOptions, flags.Columns):
             return
         if self.out is None:
             raise UserError("--out is missing")
-        check_writable(self.out)
+        check_law_file(self.out)
         law = fit_law.fit_law(self.table(), self, quiet=False)
         save(law, self.out)
         answer = law_answer.answer(law, odds_of_law.odds_at_most_compute(law))

@@ -44,6 +44,7 @@ from fit.messages.units import amount, flops, say
 from fit.model.architecture import EXPERTS, OF_EXPERTS, PAPER, Architecture, training_flops
 from fit.results import NOT_IN_JSON
 from fit.table import table, validate
+from fit.table.files import check_writable
 from fit.table.runs import Errors, unlikely
 
 ROUNDING = 5e-3  # a value outside a range by less than this share counts as inside: three digits hide it
@@ -554,6 +555,16 @@ def _published(name: str, field: str) -> Law:
     form = PRESETS[name]
     values = form.presets[name] | dict(bootstrap=published_draws.bootstrap_of(name))
     return codec.from_dict(Law, name, form, values, f"--{field}={name}")
+
+
+def check_law_file(path: str) -> None:
+    """Raises UserError where no law can be written to a file, or --law would not read it from there."""
+    if path in NAMES:
+        raise UserError(
+            f"--out={path}: --law={path} is a law that needs no file, so the new law would never be read: name another "
+            "file, such as law.json"
+        )
+    check_writable(path)
 
 
 def save(law: Law, path: str | os.PathLike) -> None:

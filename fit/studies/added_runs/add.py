@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from fit.aliases import Json
 from fit.errors import UserError
-from fit.fitted_law.law import NAMES, Law, save
+from fit.fitted_law.law import Law, check_law_file, save
 from fit.fitting import fit_law
 from fit.fitting.options import FitOptions
 from fit.messages.finding import finding
@@ -97,11 +97,8 @@ def _check_out(law: Law, out: str | None) -> None:
     """Raises UserError where no law is to be written, or --law would not read it from that file."""
     if out is not None and law.published:
         raise UserError(f"--out={out}: --law={law.name} is a published law, which is not fitted again: leave --out out")
-    if out in NAMES:
-        raise UserError(
-            f"--out={out}: --law={out} is a law that needs no file, so the new law would never be read: name another "
-            "file, such as law.json"
-        )
+    if out is not None:
+        check_law_file(out)
 
 
 def _check_settings(law: Law) -> None:
