@@ -180,6 +180,8 @@ def switch(help: str) -> Any:
     """A flag that is off by default."""
 
     def check(name: str, value: object) -> bool:
+        if value not in (True, False):
+            raise UserError(f"--{name}={shown(value)}: expected True or False")
         return bool(value)
 
     return option("bool", help, False, check)

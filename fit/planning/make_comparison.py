@@ -6,7 +6,6 @@ law that counts otherwise is given its own counts of the same model. Also compar
 model lies below its best dense model under the same limits, and how many more FLOPs that dense model would need.
 """
 
-import dataclasses
 from collections.abc import Sequence
 
 from fit.errors import UserError
@@ -28,7 +27,6 @@ def compare(laws: Sequence[Law], options: BudgetOptions) -> Comparison:
     """
     reference = options.reference_model
     shared = SharedProblem.of_options(laws, options, options.constraints_of_all_laws())
-    shared = dataclasses.replace(shared, has_modelled_speeds=options.has_modelled_speeds, speeds=options.speeds)
     plans: list[LawPlan] = []
     without_model: list[NoPlan] = []
     for law in laws:

@@ -2,13 +2,12 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from fit.aliases import Floats, Json
 from fit.model.architecture import INFERENCE, TRAINING
+from fit.planning.chosen.optimum import Optimum
 from fit.planning.inputs.problem import Problem
 from fit.planning.search import solver
 from fit.planning.space import size_speeds
@@ -39,7 +38,7 @@ class OtherBudget(Record):
     ratio: list[float]
 
 
-def against_other_budget(problem: Problem, best: Mapping[str, Any], experts: Floats) -> OtherBudget | None:
+def against_other_budget(problem: Problem, best: Optimum, experts: Floats) -> OtherBudget | None:
     """The best number of experts under the other budget: the FLOPs of the best model in place of hours, or its hours.
 
     Args:
@@ -54,30 +53,40 @@ def against_other_budget(problem: Problem, best: Mapping[str, Any], experts: Flo
         return None
     if problem.is_by_hours:
         inference_tokens = problem.constraints.inference_tokens
-        flops = best["n_active"] * (TRAINING * best["n_tokens"] + INFERENCE * inference_tokens)
+        flops = best.n_active * (TRAINING * best.n_tokens + INFERENCE * inference_tokens)
         by_flops = _best(problem.within(flops=flops, hours=None), experts)
-        return None if by_flops is None else _comparison(problem, problem.budget_hours, by_flops["n_experts"], best)
-    speed = best.get("speed")
-    if speed is None:
+        if by_flops is None:
+            return None
+        hours = problem.budget_hours
+        return _comparison(problem, hours, by_flops["n_experts"], best.n_experts, best.n_active, best.n_tokens)
+    if best.speed is None:
         return None
-    hours = float(problem.hours(best["n_tokens"], 1 / speed.tokens_per_second[1]))
+    hours = float(problem.hours(best.n_tokens, 1 / best.speed.tokens_per_second[1]))
     by_time = _best(problem.within(flops=None, hours=hours), experts)
-    return None if by_time is None else _comparison(problem, hours, best["n_experts"], by_time)
+    return None if by_time is None else _comparison(problem, hours, best.n_experts, **by_time)
 
 
 def _best(problem: Problem, experts: Floats) -> Json | None:
-    """The best model with one of these numbers of experts; None where none is feasible."""
+    """{n_experts, n_active, n_tokens} of the best model with one of these experts; None where none is feasible."""
     solved = solver.best_models(problem, np.asarray(experts, float))
-    return solved.row(int(np.nanargmin(solved.loss))) if solved.feasible.any() else None
+    if not solved.feasible.any():
+        return None
+    return solved.row(int(np.nanargmin(solved.loss)), ("n_active", "n_tokens"))
 
 
-def _comparison(problem: Problem, hours: float, by_flops: int, by_time: Mapping[str, Any]) -> OtherBudget:
-    """The best numbers of experts by FLOPs and by hours, beside each other. by_time: the best model by hours."""
+def _comparison(
+    problem: Problem, hours: float, by_flops: int, n_experts: int, n_active: float, n_tokens: float
+) -> OtherBudget:
+    """The best numbers of experts by FLOPs and by hours, beside each other.
+
+    Args:
+      problem: The problem.
+      hours: As in OtherBudget.
+      by_flops: The best number of experts by FLOPs.
+      n_experts, n_active, n_tokens: The best model by hours.
+    """
     calibration = problem.calibration
     assert calibration is not None
-    n_experts = by_time["n_experts"]
-    n_active = by_time["n_active"]
-    n_tokens = by_time["n_tokens"]
     largest = math.inf if by_flops == n_experts else size_speeds.largest_on_tokens(problem, by_flops, n_tokens)
     size = min(n_active, largest)
     ratio = 1.0

@@ -152,7 +152,7 @@ def rate_note(law: Law, model: Model, n_tokens: float, run_recipe: Recipe) -> st
         return ""  # plans within the runs have this recipe, too
     else:
         base, _ = which_recipe.runs_config(law, which_recipe.has_papers_shape(model))
-        other, _ = peak_learning_rate(law, base, float(model.shape.n_active), model.n_experts)
+        other, _ = peak_learning_rate(law, base, float(model.shape.n_active), float(model.shape.n_experts))
         sentence = sentences.RATE_BEYOND
     if other is None or max(rate / other, other / rate) < DISAGREEMENT:
         return ""
@@ -169,7 +169,7 @@ def _of_the_runs(
 ) -> Recipe:
     """The recipe of the law's own runs. ramp: the batches that the layout is timed with: those of the runs as the mesh
     divides them, or where the law does not know these, the paper's."""
-    rate, source = peak_learning_rate(law, base, float(model.shape.n_active), model.n_experts)
+    rate, source = peak_learning_rate(law, base, float(model.shape.n_active), float(model.shape.n_experts))
     rate_range = None
     batches = ramp
     batch_source = sentences.BATCH_OF_RUNS
@@ -208,7 +208,7 @@ def peak_learning_rate(law: Law, base: str | None, n_active: float, n_experts: f
     Args:
       law: what the model was planned by.
       base: the config file of the law's runs; None where it is not known.
-      n_active, n_experts: of the model.
+      n_active, n_experts: of the model, experts as the trainer counts them.
 
     Returns:
       (peak learning rate, its origin in words), or (None, why) where none is known.
@@ -247,7 +247,8 @@ def _fitted_batch(tuning: Tuning, model: Model, n_tokens: float) -> str:
 
 def _columns_of_tuning(model: Model, n_tokens: float) -> dict[str, float]:
     """The columns of a model that the optima fitted with a law read."""
-    return dict(n_active=float(model.shape.n_active), n_tokens=n_tokens, n_experts=model.n_experts)
+    n_experts = float(model.shape.n_experts)
+    return dict(n_active=float(model.shape.n_active), n_tokens=n_tokens, n_experts=n_experts)
 
 
 def _ends(best: Estimate) -> tuple[float, float, float]:

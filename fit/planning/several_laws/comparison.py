@@ -22,8 +22,8 @@ AGREE = 2.0  # plans of several laws within this factor agree
 LAWS = ("joint-moe-2025", "sparsity-2025", "fine-grained-2024", "comprehensive-2025", "chinchilla-refit-2024")
 ABOUT = (
     "Losses are not set against each other: every law has its own text and tokenizer. Each law's best is measured "
-    "against the best dense model by the same law under the same limits. Counts are with embedding and head, training "
-    "FLOPs are 6 n_active n_tokens, for all of them."
+    "against the best dense model by the same law under the same limits, both by the medians of its coefficients. "
+    "Counts are with embedding and head, training FLOPs are 6 n_active n_tokens, for all of them."
 )
 
 
@@ -117,6 +117,9 @@ class Votes(Record):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LawPlan(Record):
     """The plan of one law for a budget: its best model, and its best dense model.
+
+    Both are the best by the medians of the law's coefficients, as losses of laws without draws are compared, too.
+    `fit plan` recommends the number of experts of the least expected loss over the draws, which may be another.
 
     Attributes:
       source, note: Where a published law comes from; None for others.

@@ -47,7 +47,7 @@ def plan_by_law(law: Law, shared: SharedProblem) -> LawPlan | NoPlan:
     problem = solver.best_architecture([shared.problem(law, architecture, experts) for architecture in tried])
     solution = _solve(problem)
     if solution is None:
-        return NoPlan(law=law.name, why=infeasible.reason(problem, min(experts)))
+        return NoPlan(law=law.name, why=infeasible.reason(problem, experts))
     if not shared.fixes_expert_widths:
 
         def solve_again(architecture: Architecture) -> _Solution | None:

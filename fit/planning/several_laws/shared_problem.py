@@ -39,7 +39,7 @@ class SharedProblem:
 
     @classmethod
     def of_options(cls, laws: Sequence[Law], options: BudgetOptions, constraints: Constraints) -> Self:
-        """The problem that options pose, without modelled speeds.
+        """The problem that options pose.
 
         Args:
           laws: All laws.
@@ -55,6 +55,8 @@ class SharedProblem:
             experts=options.experts,
             used=options.shape.used,
             reference=options.reference_model,
+            has_modelled_speeds=options.has_modelled_speeds,
+            speeds=options.speeds,
         )
 
     def problem(self, law: Law, architecture: Architecture, experts: Floats) -> Problem:

@@ -12,8 +12,10 @@ import pytest
 import fit
 from fit import __main__ as command_line
 from fit.fitted_law.law import load
+from fit.model.architecture import Model
 from fit.planning import make_plan, make_problem
 from fit.planning.inputs.options import PlanOptions
+from fit.planning.recipe import recipe
 from fit.planning.search import by_hours, solver
 from fit.planning.space import calibration, model_grid
 
@@ -247,3 +249,22 @@ def test_on_a_plateau_the_size_lies_within_the_interval_of_its_draws():
     for row in plan.optima:
         low, high = plan.odds.row(row.n_experts).n_active
         assert row.size_bound == "plateau" and low <= row.n_active <= high
+
+
+def test_experts_of_a_recipe_are_those_of_the_trainer(tmp_path):
+    """A law's own rates are fitted to the column of runs.csv, whatever the plan's law counts."""
+    law = load(LAW)
+    narrow = dataclasses.replace(law.architecture, granularity=4)
+    model = Model(narrow, 8, 8)
+    assert model.shape.n_experts != model.n_experts
+    rate, _ = recipe.peak_learning_rate(law, "configs/joint_moe.py", float(model.shape.n_active), model.shape.n_experts)
+    assert recipe.recipe_of(law, model, 1e9, as_published=False).learning_rate == rate
+
+
+def test_a_comparison_within_a_plan_knows_the_speeds_that_the_plan_knows():
+    """The laws beside a model to start from have speeds on the chips, as those of fit compare."""
+    options = dict(like="Qwen3-0.6B", chips="H100:8", flops=1e20)
+    beside = {row["law"]: row for row in fit.plan(LAW, **options).to_dict()["like"]["laws"]}
+    compared = {row["law"]: row for row in fit.compare([LAW, "sparsity-2025"], **options).to_dict()["laws"]}
+    for name, row in compared.items():
+        assert row["speed"] == beside[name]["speed"] and row["clock"] == beside[name]["clock"]
