@@ -95,13 +95,18 @@ def columns_of_table(law: Law, table: Table, columns: dict[str, Array]) -> dict[
     widths = positive_numbers(table, "d_model")
     if vocabularies is None or widths is None:
         return columns
-    uncounted = np.zeros(len(table))
+    uncounted = np.zeros(len(table))  # of counts that include embedding and head
+    left_out = np.zeros(len(table))  # by counts without them, of what the law counts
     for i, (vocab_size, is_tied) in enumerate(zip(vocabularies, are_tied(table), strict=True)):
-        uncounted[i] = uncounted_rows(law, Architecture(vocab_size=round(vocab_size), tied=bool(is_tied))) * widths[i]
+        architecture = Architecture(vocab_size=round(vocab_size), tied=bool(is_tied))
+        uncounted[i] = uncounted_rows(law, architecture) * widths[i]
+        if law.counts_embedding:
+            left_out[i] = with_law_vocabulary(law, architecture).embedding_and_head_rows * widths[i]
     counted = dict(columns)
     for name in columns.keys() & set(COUNTS):
-        is_counted_already = not law.counts_embedding and is_without_embedding(table.names.get(name, name))
-        if not is_counted_already:
+        if is_without_embedding(table.names.get(name, name)):
+            counted[name] = columns[name] + left_out
+        else:
             counted[name] = columns[name] - uncounted
     return counted
 

@@ -34,6 +34,18 @@ def test_counts_that_leave_the_embedding_out_stay_as_they_are():
         assert fit.predict(law, table).columns["predicted_loss"] == pytest.approx([float(expected)], rel=1e-12)
 
 
+@pytest.mark.parametrize("vocab_size", [32_000, 50_257, 128_000])
+def test_counts_without_embedding_get_that_which_the_law_counts(vocab_size):
+    """With the law's own vocabulary, whatever the models' is."""
+    law = fit.load("joint-moe-2025")
+    model = dict(n_tokens=[1e10], d_model=[1024], vocab_size=[vocab_size], n_experts=[8])
+    named = fit.read(model | dict(params_no_embedding=[5e8]), columns=dict(n_active="params_no_embedding"))
+    whole = model | dict(n_active=[5e8 + 2 * vocab_size * 1024])
+    expected = float(law.predict(5e8 + 2 * 50_257 * 1024, 1e10, 8))
+    for table in (named, whole):
+        assert fit.predict(law, table).columns["predicted_loss"] == pytest.approx([expected], rel=1e-12)
+
+
 def test_true_and_1_both_tie_the_embedding():
     row = dict(n_active=1e9, n_tokens=2e10, n_experts=1, d_model=1024, n_blocks=16, vocab_size=256_000)
     for yes in ("True", "1", 1, True, "yes"):
