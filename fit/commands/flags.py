@@ -5,6 +5,7 @@ import json
 import sys
 from collections.abc import Iterable
 
+from fit.errors import UserError
 from fit.fitted_law import law
 from fit.messages import lines
 from fit.options import Options, listed, option, pairs, required, switch, text
@@ -76,6 +77,12 @@ class Columns(Names):
         "NAME=VALUE",
         "=",
     )
+
+    def check_can_act(self, *paths: str | None) -> None:
+        """Raises UserError for an option on a table where none of the tables is given."""
+        of_tables = self.changed(*[field.name for field in dataclasses.fields(Columns)])
+        if of_tables and not any(paths):
+            raise UserError(f"--{of_tables[0]}: describes a table; --runs is missing")
 
     def read(self, path: str | None) -> Table | str | None:
         """The table by these names, units, conditions and formulas. Where there are none it is the path, for a law may

@@ -178,12 +178,9 @@ class PredictCommand(PredictOptions, flags.OfLaw, flags.Columns):
 
     def _check_all_can_act(self) -> None:
         """Raises UserError for an option of a single model beside a table, or of a table where there is none."""
+        self.check_can_act(self.runs)
         if self.runs is not None:
             self.check_no_model()
-            return
-        of_tables = self.changed(*[field.name for field in dataclasses.fields(flags.Columns)])
-        if of_tables:
-            raise UserError(f"--{of_tables[0]}: describes a table of models; --runs is missing")
 
 
 @dataclasses.dataclass(kw_only=True)

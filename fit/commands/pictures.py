@@ -99,6 +99,7 @@ class PlotCommand(FigureOptions, flags.OfLaw, flags.Columns):
         architecture = self.architecture(law)
         if self.out_dir and self.runs is None:
             raise UserError("--out_dir needs --runs, for predicted against measured")
+        self.check_can_act(self.runs)
         measured = figures.measured(law, self.read(self.runs))
         if self.out_dir:
             try:
@@ -152,6 +153,7 @@ class ReportCommand(ReportOptions, flags.OfLaw, flags.Columns):
     out: str = options.text("File to write the page to.", "report.html")
 
     def run(self) -> None:
+        self.check_can_act(self.runs)
         written = report.write_report(load(self.law), self.read(self.runs), self.out, self)
         if written.plan:
             print(written.plan)
@@ -180,6 +182,7 @@ class PageCommand(flags.Columns):
     out: str = options.text("File to write the page to.", "planner.html")
 
     def run(self) -> None:
+        self.check_can_act(self.runs)
         laws = [load(law) for law in self.law or (DEFAULT_LAW,)]
         measured = figures.measured(laws[0], self.read(self.runs))
         chips = None if self.chips is None else kind_and_count(self.chips)
