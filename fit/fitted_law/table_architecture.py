@@ -400,10 +400,11 @@ class _TotalsReader:
     assumed: list[Finding] = dataclasses.field(default_factory=list)
 
     def __post_init__(self) -> None:
-        said = [name for name in MIXTURE_FIELDS if _numbers_of_mixtures(self.table, name) is not None]
-        self.says_top_k = "top_k" in said
-        self.says_width = "granularity" in said or ("d_expert" in said and self.columns is not None)
-        if "d_expert" in said and not self.says_width:
+        known = {name for name in MIXTURE_FIELDS if _numbers_of_mixtures(self.table, name) is not None}
+        widths = {"granularity"} if self.columns is None else {"granularity", "d_expert"}
+        self.says_top_k = "top_k" in known
+        self.says_width = bool(known & widths)
+        if "d_expert" in known and not self.says_width:
             self.assumed.append(finding("d_expert_unread"))
 
     def complete(self) -> Shares | None:
