@@ -161,8 +161,7 @@ class PredictCommand(PredictOptions, flags.OfLaw, flags.Columns):
         if (self.runs is None) != (self.out is None):
             raise UserError("--runs and --out go together")
         self._check_all_can_act()
-        if self.out is not None:
-            check_writable(self.out)
+        check_writable(self.out)
         law = load(self.law)
         if self.runs is None or self.out is None:
             prediction = forecast.of_model(law, self)
@@ -238,8 +237,7 @@ class LrCommand(RateOptions, flags.Columns):
     out: str | None = options.text("File to write the coefficients to (JSON).")
 
     def run(self) -> None:
-        if self.out is not None:
-            check_writable(self.out)
+        check_writable(self.out)
         rates = fit_rates.fit_law(read(self.read(self.runs)), self)
         print(lines.text(rates_answer.of_fit(rates)))
         if self.out is not None:

@@ -48,8 +48,7 @@ class TableCommand(ShapeOptions, flags.OfLaw, flags.JsonOutput):
     experts: tuple[int, ...] | None = options.experts("Numbers of experts. Default: those fitted.")
 
     def run(self) -> None:
-        if self.out is not None:
-            check_writable(self.out)
+        check_writable(self.out)
         law = load(self.law)
         experts = () if self.experts is None else experts_to_compare(law, self.experts)
         architecture = self.architecture(law)

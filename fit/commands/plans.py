@@ -44,8 +44,7 @@ class PlanCommand(PlanOptions, flags.OfLaw, flags.JsonOutput):
         if self.base_config is not None and self.emit_config is None:
             raise UserError("--base_config is for --emit_config")
         law = load(self.law)
-        if self.emit_config is not None:
-            check_writable(self.emit_config)
+        check_writable(self.emit_config)
         plan = make_plan.plan(law, self)
         if self.emit_config is not None:
             write_text(self.emit_config, plan_config.source(law, plan, self.base_config))
@@ -115,8 +114,7 @@ class NextCommand(NextOptions, flags.OfLaw, flags.Columns, flags.JsonOutput):
             raise UserError("--base_config is for --emit_sweep")
         self.check_can_act(self.runs)
         law = load(self.law)
-        if self.emit_sweep is not None:
-            check_writable(self.emit_sweep)
+        check_writable(self.emit_sweep)
         next_runs = suggest.suggest(law, self.read(self.runs), self)
         if self.emit_sweep is not None:
             sweep = next_sweep.sweep_source(law, self.architecture(law), next_runs, self.base_config)

@@ -24,8 +24,7 @@ class TasksCommand(TaskOptions, flags.Columns, flags.JsonOutput):
     out: str | None = options.text("File to write the maps to (JSON), for fit plan --task_map.")
 
     def run(self) -> None:
-        if self.out is not None:
-            check_writable(self.out)
+        check_writable(self.out)
         maps = fit_maps.fit_tasks(self.read(self.runs), self)
         self.show(maps)
         if self.out is not None:

@@ -35,9 +35,10 @@ def replacing(path: str) -> Generator[str]:
         raise
 
 
-def check_writable(path: str) -> None:
-    """UserError if no file can be written at `path`: better before the work than after."""
-    os.unlink(_temporary(path))
+def check_writable(path: str | None) -> None:
+    """UserError if no file can be written at `path`: better before the work than after. None: no file is asked for."""
+    if path is not None:
+        os.unlink(_temporary(path))
 
 
 def write_text(path: str, text: str) -> None:

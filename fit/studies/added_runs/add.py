@@ -57,9 +57,7 @@ def add(
     rows, known = added.new_ones(added.runs_of(run, table), table, run)
     if not mix_corpora:
         added.check_text(rows, table, run)
-    for path in (runs, out):
-        if path is not None:
-            check_writable(path)
+    check_writable(runs)
     findings = added.fill_shared(rows, table)
     compared = added.compared(law, rows)
     all_runs = added.together(table, rows, runs)
