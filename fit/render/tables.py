@@ -107,7 +107,7 @@ def table_2(
             constraints = Constraints(flops=flops, memory_bytes=memory * 1e9, kv_tokens=kv_tokens)
             problem = Problem(law, architecture, constraints, experts)
             optima = solver.best_of_each_number(problem)
-            best = int(np.nanargmin(optima.loss))
+            best = optima.best
             row = dict(flops=flops, memory_gb=memory) | optima.row(best)
             row["best_at_edge"] = reasons_to_doubt.is_at_edge(experts, experts[best])
             row |= _wins(problem, row["n_experts"])

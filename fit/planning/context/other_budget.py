@@ -71,7 +71,7 @@ def _best(problem: Problem, experts: Floats) -> Json | None:
     solved = solver.best_models(problem, np.asarray(experts, float))
     if not solved.feasible.any():
         return None
-    return solved.row(int(np.nanargmin(solved.loss)), ("n_active", "n_tokens"))
+    return solved.row(solved.best, ("n_active", "n_tokens"))
 
 
 def _comparison(

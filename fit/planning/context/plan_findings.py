@@ -16,6 +16,7 @@ from fit.planning.chosen.optimum import Optimum
 from fit.planning.context import reasons_to_doubt
 from fit.planning.inputs.problem import Problem
 from fit.planning.search import solver
+from fit.planning.search.best_models import MODEL_COLUMNS
 from fit.planning.space import fewest_chips, meshes
 from fit.planning.uncertainty.odds import Odds
 from fit.table.runs import unlikely
@@ -117,7 +118,7 @@ def _chips_bind(problem: Problem, best: Optimum) -> Finding:
     if problem.is_by_hours:  # nobody knows the speed of a model that the chips cannot train
         return finding("chips_bind_by_time", n_experts=best.n_experts, kind=chips.kind, count=chips.count)
     unbound = solver.best_of_each_number(problem.within(chips=None))
-    row = unbound.row(int(np.nanargmin(unbound.loss)), ("n_active", "n_total", "n_tokens", "loss", "d_model"))
+    row = unbound.row(unbound.best, MODEL_COLUMNS)
     shape = problem.architecture.shape(row["d_model"], row["n_experts"])
     fewest = fewest_chips.fewest_chips(chips, shape, on_any_mesh=not problem.has_paper_shape)
     needed = ""

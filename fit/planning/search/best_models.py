@@ -45,6 +45,11 @@ class BestModels:
         """The candidate that the i-th model is; None by FLOPs, or where none is feasible."""
         return self.candidates[i] if self.candidates else None
 
+    @property
+    def best(self) -> int:
+        """The flat index of the model of the least loss, where any is feasible."""
+        return int(np.nanargmin(self.loss))
+
     def row(self, i: SupportsIndex | tuple[()] = (), names: Sequence[str] = ("n_active", "n_tokens", "loss")) -> Json:
         """The i-th optimum as a dictionary of plain numbers: n_experts and these names."""
         return dict(n_experts=int(self.n_experts[i])) | {name: float(getattr(self, name)[i]) for name in names}

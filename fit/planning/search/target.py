@@ -119,7 +119,7 @@ def front(problem: Problem) -> list[TargetRow]:
             solved = solver.best_of_each_number(problem.within(flops=flops))
         except UserError:  # too small to train and serve any model
             continue
-        rows.append(_row(problem, solved, int(np.nanargmin(solved.loss))))
+        rows.append(_row(problem, solved, solved.best))
     return rows
 
 

@@ -3,8 +3,6 @@
 import dataclasses
 import functools
 
-import numpy as np
-
 from fit.aliases import Json
 from fit.errors import UserError
 from fit.fitted_law import law_counts
@@ -161,7 +159,7 @@ def _solve(problem: Problem) -> _Solution | None:
     models = solver.best_models(problem, solver.allowed_experts(problem.law, problem.experts))
     if not models.feasible.any():
         return None
-    return _Solution(problem, models, int(np.nanargmin(models.loss)))
+    return _Solution(problem, models, models.best)
 
 
 def _dense(law: Law, loss: float, shared: SharedProblem) -> DensePlan | None:

@@ -140,7 +140,7 @@ def best_experts(
             picture.curve(axis, experts, _models(optima), experts, grey, with_band=size == max(sizes), **names)
             for e, loss in zip(experts, optima.loss, strict=True):
                 axis.plot(e, loss, grey["marker"], color=picture.looks[e]["color"], markersize=3.5)
-            best = int(np.nanargmin(optima.loss))
+            best = optima.best
             axis.plot(experts[best], optima.loss[best], **RING)
         style.experts_axis(axis.xaxis, experts)
         axis.set(xlabel="number of experts E")

@@ -71,7 +71,7 @@ def next_runs(
     of_optima = law_counts.model_columns(law, architecture, solved.d_model, solved.n_experts, solved.n_tokens)
     linear = design.linearised(law, runs, scatter, (possible.columns, grid.columns, of_optima))
     candidate_gradients, grid_gradients, optima_gradients = linear.jacobians
-    best = int(np.nanargmin(solved.loss))
+    best = solved.best
     others = [i for i in np.flatnonzero(solved.feasible).tolist() if i != best]
     if target_flops:
         gaps = [optima_gradients[i] - optima_gradients[best] for i in others]
