@@ -398,9 +398,6 @@ CATALOGUE = {
     "law_mostly_embedding": Kind("{share:.1%} of its active parameters are embedding and head"),
     "law_at_edge": Kind("{n_experts} experts are at the edge of those compared: one beyond may be better"),
     "law_width": Kind("a token uses {active_width:g} experts' width, of {n_experts}", NOTE),
-    "law_not_read": Kind(
-        "{flags}: the {form} law has no column for that; {subject} taken to hold for models of equal counts"
-    ),
     "law_finest": Kind("experts split in {granularity} are the finest of its data: finer ones may be better"),
     "law_note": Kind("{sentence}", NOTE),
     "law_dense": Kind("its dense models follow {law}", NOTE),

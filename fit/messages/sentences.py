@@ -9,6 +9,7 @@ sentence that only one file says stands in that file; what to know before trusti
 # What cannot be planned.
 SMALLEST = "the smallest model (1 block of width {d:g}, n_experts = {e:g})"
 SMALLEST_OF = "the smallest model ({blocks} blocks of width {d:g}, n_experts = {e:g})"
+NO_WHOLE_CHOICE = "--shape={value}: experts of granularity {split:g}, {shared} of them shared, cannot make up {used:g}"
 TOO_FEW_EXPERTS = "a token uses {used:g} experts, and there are {e:g}"
 MEMORY_TOO_SMALL = (
     "{flag} cannot be met: {smallest} needs {need:.4g} GB with its cache, {times:.3g} times the {limit:.4g} GB "

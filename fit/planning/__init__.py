@@ -1,5 +1,5 @@
-"""The best model under constraints: solve.py, from options to the best models and the recommended one; make_plan.py,
-from these to a plan; make_comparison.py, from laws and a budget to their plans beside each other.
+"""The best model under constraints: make_plan.py, from options to a plan; make_comparison.py, from laws and a budget to
+their plans beside each other.
 
 They go through these folders, from the top down. Commands call them, then emit/.
 
@@ -10,6 +10,7 @@ make_problem.py  a problem, complete, from the options of a plan or from the lim
 search/          the best size and tokens with each number of experts, as arrays: by FLOPs or by hours
 chosen/          the best models as records, with speed and cost, and the model to build
 uncertainty/     joint draws of law and speeds, and how often each number of experts is the best in them
+solve.py         the solution of a problem, for plans and comparisons: its best models, and the recommended one
 context/         the same under the other budget, dense, or on fresh text; a model to start from; what to know before
                  trusting it
 several_laws/    the plans of several laws for one budget, and what the laws together say

@@ -1,5 +1,6 @@
 """Makes a plan: the best models, how sure the choice is, the model to build, its cost, and what to know of it."""
 
+import functools
 from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
@@ -9,7 +10,7 @@ from fit.fitted_law.law import Law
 from fit.messages.finding import Finding
 from fit.messages.lines import Line
 from fit.model.architecture import PAPER
-from fit.planning import solve
+from fit.planning import make_problem, solve
 from fit.planning.answer import plan_answer
 from fit.planning.chosen import buildable, cost
 from fit.planning.chosen.buildable import Buildable
@@ -36,7 +37,7 @@ def plan(law: Law, options: PlanOptions) -> Plan:
     Raises:
       UserError: No model is feasible.
     """
-    solution = solve.best_of_architectures(law, options)
+    solution = _solution_of(law, options)
     given = options.given(PlanOptions)
     given.pop("verbose", None)  # of the text alone
     like = on_reference_model.of_reference_model(law, options)
@@ -53,12 +54,22 @@ def best_plan(law: Law, options: PlanOptions) -> Plan:
     Raises:
       UserError: No model is feasible.
     """
-    return _plan_of(solve.best_of_architectures(law, options))
+    return _plan_of(_solution_of(law, options))
 
 
 def plan_within(problem: Problem) -> Plan:
     """The plan of a problem. Raises UserError where no model is feasible."""
-    return _plan_of(solve.solve(problem, None))
+    return _plan_of(solve.solve(problem))
+
+
+def _solution_of(law: Law, options: PlanOptions) -> Solution:
+    """The solution of the best width of experts that a token may use. Raises UserError where no model is feasible."""
+    return solve.best_of_widths(
+        [[architecture] for architecture in options.architectures(law)],
+        functools.partial(make_problem.problem_of, law, options),
+        fixes_expert_widths=options.fixes_expert_widths,
+        target_loss=options.target_loss,
+    )
 
 
 def _plan_of(
@@ -100,7 +111,6 @@ def _plan_of(
     tasks = {}
     if maps is not None:
         tasks = expected_tasks.of_model(built or best, law, maps)
-    compared = [row.n_experts for row in optima]
     built_like = architecture.to_json()
     if solution.architectures is not None:
         built_like |= dict(active_width=architecture.active_width)
@@ -124,7 +134,7 @@ def _plan_of(
         findings=[*_findings(solution, how_sure, built, run_recipe)],
         target=solution.reached,
         repeats=repeats.repeats_of(problem, optima, best),
-        clock=other_budget.against_other_budget(problem, solution.ranking.best_by_median, compared),
+        clock=other_budget.against_other_budget(solution.ranking),
         chips=chips,
         architectures=solution.architectures,
         like=like,
@@ -145,7 +155,7 @@ def _findings(
     best = solution.best
     yield from plan_findings.of_best(problem, best)
     yield from plan_findings.of_draws(how_sure, best.n_experts)
-    yield from plan_findings.of_law(problem.law, problem.architecture)
+    yield from plan_findings.of_law(problem.law, solution.requested)
     if run_recipe is not None:
         yield from run_recipe.findings
     yield from repeats.findings_of(problem, best)

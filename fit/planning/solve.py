@@ -1,25 +1,28 @@
-"""The solution of a plan: the best models of its problem, or of the best of several, and which one is recommended."""
+"""The solution of a problem: its best models, and which of them is recommended. `fit plan` and `fit compare` share it.
+
+`solve` solves one problem, `best_of_widths` those of several architectures.
+"""
 
 import dataclasses
 import math
+from collections.abc import Callable, Sequence
 
 from fit.aliases import Json
 from fit.errors import UserError
-from fit.fitted_law.law import Law
+from fit.fitted_law import expert_widths
 from fit.messages import sentences
 from fit.messages.finding import Finding, finding
 from fit.messages.units import say
 from fit.model.architecture import Architecture
-from fit.planning import make_problem
-from fit.planning.chosen import optimum, widths_of_runs
+from fit.planning.chosen import optimum
 from fit.planning.chosen.optimum import Infeasible, Optimum
-from fit.planning.inputs.options import PlanOptions
 from fit.planning.inputs.problem import Problem
-from fit.planning.search import target
+from fit.planning.search import solver, target
 from fit.planning.search.target import Target
-from fit.planning.uncertainty import odds
 from fit.planning.uncertainty.odds import Ranking
 
+MAX_WIDTH_ROUNDS = 4  # problems solved again, with experts as wide as the law's runs had them at the best size
+WIDTH_TOLERANCE = 1e-3  # relative change of these widths that ends the rounds
 OF_ARCHITECTURES = ("n_experts", "n_active", "n_total", "n_tokens", "loss")  # columns of Plan.architectures
 
 
@@ -29,6 +32,8 @@ class Solution:
 
     Attributes:
       problem: The problem.
+      requested: How models were to be built. In the problem experts are as wide as the law's runs had them at the size
+        of the best model, unless options say how wide.
       optima: The best model with each number of experts.
       infeasible: The numbers of experts with which no model is feasible.
       ranking: The numbers of experts by their expected losses.
@@ -38,6 +43,7 @@ class Solution:
     """
 
     problem: Problem
+    requested: Architecture
     optima: list[Optimum]
     infeasible: list[Infeasible]
     ranking: Ranking
@@ -56,24 +62,45 @@ class Solution:
         return self.ranking.expected_loss if self.reached is None else self.reached.cost
 
 
-def best_of_architectures(law: Law, options: PlanOptions) -> Solution:
-    """The solution of the best architecture.
+def best_of_widths(
+    by_width: Sequence[Sequence[Architecture]],
+    problem_of: Callable[[Architecture], Problem],
+    *,
+    fixes_expert_widths: bool,
+    target_loss: float | None = None,
+) -> Solution:
+    """The solution of the least expected loss, of several widths of the experts that a token uses.
+
+    Of the architectures of one width, which differ in how experts are split and shared, it is the one that is the best
+    by the medians (solver.best_architecture). A law may tell a hundred of them apart, and a comparison of laws would
+    take 4 to 20 times as long if each of them were solved with all draws.
+
+    Args:
+      by_width: The architectures of each width.
+      problem_of: The problem of an architecture.
+      fixes_expert_widths: Whether experts are as wide as the architecture says. Otherwise they are as wide as the law's
+        runs had them.
+      target_loss: As in solve.
 
     Raises:
-      UserError: No model is feasible.
+      UserError: As solve, of the last width, where none has a solution.
     """
     solutions: list[Solution] = []
     refusals: list[tuple[Architecture, UserError]] = []
-    for architecture in options.architectures(law):
+    for architectures in by_width:
         try:
-            solutions.append(_of_architecture(law, options, architecture))
-        except UserError as error:  # another of the architectures may be feasible
-            refusals.append((architecture, error))
+            problem = solver.best_architecture([problem_of(architecture) for architecture in architectures])
+            if fixes_expert_widths:
+                solutions.append(solve(problem, target_loss))
+            else:
+                solutions.append(_solve_as_runs(problem, problem_of, target_loss))
+        except UserError as error:  # another of the widths may be feasible
+            refusals.append((architectures[0], error))
     if not solutions:
         raise refusals[-1][1]
+    if len(by_width) == 1:
+        return solutions[0]
     best = min(solutions, key=lambda solution: solution.cost_or_loss)
-    if options.shape.used is None or len(options.shape.used) == 1:
-        return best
     rows = []
     for solution in solutions:
         of_best = {name: solution.best[name] for name in OF_ARCHITECTURES}
@@ -85,31 +112,50 @@ def best_of_architectures(law: Law, options: PlanOptions) -> Solution:
     )
 
 
-def _of_architecture(law: Law, options: PlanOptions, architecture: Architecture) -> Solution:
-    """The solution of one architecture, with experts as wide as the law's table has them at the size of the best."""
-    solution = solve(make_problem.problem_of(law, options, architecture), options.target_loss)
-    if options.like is not None or options.fixes_expert_widths:
+def _solve_as_runs(
+    problem: Problem, problem_of: Callable[[Architecture], Problem], target_loss: float | None
+) -> Solution:
+    """The solution with experts as wide as the law's runs had them at the size of the best model.
+
+    Where that width changes with the size, it follows from the best size, and the best size from the width: problems
+    are solved in rounds.
+
+    Args:
+      problem: The problem with experts as wide as most of the runs had them.
+      problem_of: The problem of an architecture.
+      target_loss: As in solve.
+    """
+    solution = solve(problem, target_loss)
+    shares = problem.law.models.shares
+    if shares is None:
         return solution
-
-    def solve_again(wider: Architecture) -> Solution | None:
-        """The solution of another architecture; None where no model is feasible."""
+    for _ in range(MAX_WIDTH_ROUNDS):
+        architecture = solution.problem.architecture
+        best = solution.best
+        wider = expert_widths.at_size(architecture, shares, best.n_active, best.n_experts)
+        if math.isclose(wider.granularity, architecture.granularity, rel_tol=WIDTH_TOLERANCE):
+            break
         try:
-            return solve(make_problem.problem_of(law, options, wider), options.target_loss)
-        except UserError:
-            return None
+            solution = solve(problem_of(wider), target_loss)
+        except UserError:  # with experts this wide no model is within the limits: those of the round before are
+            break
+    return dataclasses.replace(solution, requested=problem.architecture)
 
-    return widths_of_runs.with_widths_of_runs(solution, solve_again)
 
+def solve(problem: Problem, target_loss: float | None = None) -> Solution:
+    """The best models of a problem or, with a loss to reach, under the least budget that reaches it.
 
-def solve(problem: Problem, target_loss: float | None) -> Solution:
-    """The best models of a problem or, with a loss to reach, under the least budget that reaches it."""
+    Raises:
+      NoModel: No model is within the limits.
+      UserError: The limits leave size or tokens without a bound, the law has no optimum, or nothing reaches the loss.
+    """
     reached = None
     if target_loss is not None:
         _check_target(problem, target_loss)
         problem, reached = target.reach(problem, target_loss)
     optima, infeasible = optimum.optima_of(problem)
-    ranking = odds.rank(problem, optima, by_medians=reached is not None)
-    return Solution(problem, optima, infeasible, ranking, reached)
+    ranking = Ranking(problem, optima, by_medians=reached is not None)
+    return Solution(problem, problem.architecture, optima, infeasible, ranking, reached)
 
 
 def _check_target(problem: Problem, loss: float) -> None:

@@ -15,7 +15,7 @@ IN_SHORT = {  # findings on a law's plan by their codes
     "law_mostly_embedding": "{share:.0%} of that embedding and head",
     "law_at_edge": "{which} experts were not compared",
     "not_bounded": "more experts are always better",
-    "law_not_read": "no column for {flags}",
+    "not_read": "no column for {asked}",
 }
 ORDER = ("laws_prefer", "laws_vote", "law_not_counted", "laws_disagree", "laws_agree")
 BY_FLOPS = "by FLOPs E = {by_flops}"
@@ -49,19 +49,18 @@ def _answer(result: Comparison) -> Iterator[Line]:
     """The lines on what the laws agree and disagree about, and on each of them."""
     for finding in sorted(result.findings, key=lambda finding: ORDER.index(finding.code)):
         yield Line("", str(finding))
-    yield Line("By law", "; ".join(_of_law(plan) for plan in result.laws))
+    is_by_hours = "hours" in result.constraints
+    yield Line("By law", "; ".join(_of_law(plan, is_by_hours) for plan in result.laws))
     for without_model in result.infeasible:
         yield Line(without_model.law, say(NOT_FEASIBLE, **without_model))
     yield from _laws_on_reference_model(result)
 
 
-def _of_law(plan: LawPlan) -> str:
-    """A law's best model, and what to know before trusting it."""
+def _of_law(plan: LawPlan, is_by_hours: bool) -> str:
+    """A law's best model, and what to know before trusting it. is_by_hours: Whether hours are the budget."""
     notes = []
-    if plan.clock and plan.clock.by_flops != plan.n_experts:
-        notes.append(say(BY_FLOPS, **plan.clock))
-    elif plan.clock and plan.clock.by_time != plan.n_experts:
-        notes.append(say(BY_CLOCK, **plan.clock))
+    if plan.clock and plan.clock.by_flops != plan.clock.by_time:
+        notes.append(say(BY_FLOPS if is_by_hours else BY_CLOCK, **plan.clock))
     notes += [say(IN_SHORT[finding.code], **finding.values) for finding in plan.findings if finding.code in IN_SHORT]
     joined = f" ({', '.join(notes)})" if notes else ""
     return say(OF_LAW, **plan, notes=joined)

@@ -5,7 +5,6 @@ modelled_speed.py   how fast the chips train them
 planned_layout.py   how the chips train them; chips_used.py, how many chips that takes
 cost.py             what they cost: hours, dollars, memory, speeds of serving
 optimum.py          the best model with each number of experts, perhaps of real size
-widths_of_runs.py   that model with experts as wide as the law's runs had them at its size
 shape_choice.py     by FLOPs, the shape to build near an optimum
 buildable.py        the model to build, with recipe, counts, speed, cost and interval of its loss
 """

@@ -93,7 +93,7 @@ def optima_of(problem: Problem) -> tuple[list[Optimum], list[Infeasible]]:
             refused.append(Infeasible(n_experts=int(e), why=say(BUILT_AS, e=int(e), same=same)))
         elif best_models.feasible[i]:
             near = [float(low[i]), float(high[i])] if np.isfinite(low[i]) else None
-            optima.append(optimum_at(problem, best_models, i, near))
+            optima.append(_optimum_at(problem, best_models, i, near))
         else:
             refused.append(Infeasible(n_experts=int(e), why=infeasible.reason(problem, e)))
     return optima, refused
@@ -108,7 +108,7 @@ def _built_as(best_models: BestModels, i: int) -> int | None:
     return None if nearest == best_models.n_experts[i] else int(nearest)
 
 
-def optimum_at(problem: Problem, best_models: BestModels, i: int, near: list[float] | None) -> Optimum:
+def _optimum_at(problem: Problem, best_models: BestModels, i: int, near: list[float] | None) -> Optimum:
     """The i-th of the optima of a problem.
 
     Args:

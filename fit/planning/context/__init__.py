@@ -6,5 +6,6 @@ reference_model.py    a model to start from: what it counts, and its loss under 
 repeats.py            what it is worth to read text several times
 expected_tasks.py     accuracies that the model is expected to reach
 reasons_to_doubt.py   whether a best model is at an edge, unbounded or mostly embedding
+not_read.py           what the law does not read of how models are built
 plan_findings.py      findings on best model, draws, law and chips
 """

@@ -7,10 +7,10 @@ import numpy as np
 
 from fit.aliases import Floats, Json
 from fit.model.architecture import INFERENCE, TRAINING
-from fit.planning.chosen.optimum import Optimum
 from fit.planning.inputs.problem import Problem
 from fit.planning.search import solver
 from fit.planning.space import size_speeds
+from fit.planning.uncertainty.odds import Ranking
 from fit.results import Record, optional
 
 
@@ -38,19 +38,22 @@ class OtherBudget(Record):
     ratio: list[float]
 
 
-def against_other_budget(problem: Problem, best: Optimum, experts: Floats) -> OtherBudget | None:
+def against_other_budget(ranking: Ranking) -> OtherBudget | None:
     """The best number of experts under the other budget: the FLOPs of the best model in place of hours, or its hours.
 
+    Both are the best by the medians.
+
     Args:
-      problem: The problem.
-      best: The best model by the medians, with its speed.
-      experts: The numbers of experts to choose from.
+      ranking: The best models of a problem, whose numbers of experts are those to choose from.
 
     Returns:
       The comparison; None where no speed is modelled, or no model is feasible under the other budget.
     """
+    problem = ranking.problem
     if not problem.has_modelled_speeds:
         return None
+    best = ranking.best_by_median
+    experts = [row.n_experts for row in ranking.optima]
     if problem.is_by_hours:
         inference_tokens = problem.constraints.inference_tokens
         flops = best.n_active * (TRAINING * best.n_tokens + INFERENCE * inference_tokens)

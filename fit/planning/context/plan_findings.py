@@ -13,7 +13,7 @@ from fit.model.architecture import PAPER, WHOLE_EXPERTS, Architecture
 from fit.planning.chosen.buildable import Buildable
 from fit.planning.chosen.cost import MeshCost
 from fit.planning.chosen.optimum import Optimum
-from fit.planning.context import reasons_to_doubt
+from fit.planning.context import not_read, reasons_to_doubt
 from fit.planning.inputs.problem import Problem
 from fit.planning.search import solver
 from fit.planning.search.best_models import MODEL_COLUMNS
@@ -72,7 +72,7 @@ def of_draws(odds: Odds, n_experts: int) -> Iterator[Finding]:
 
 def of_law(law: Law, architecture: Architecture) -> Iterator[Finding]:
     """Findings on what the law does not know of the planned models."""
-    yield from assumed(law, architecture)
+    yield from _assumed(law, architecture)
     if not law.ranges:
         yield finding("no_range")
     unknown = [name for name in ("vocab_size", "width_per_block") if getattr(law.models, name) is None]
@@ -164,27 +164,12 @@ def forms_disagree(odds: Odds, n_experts: float) -> Finding | None:
     return finding("forms_disagree", draws=odds.draws, **values)
 
 
-def assumed(law: Law, architecture: Architecture) -> Iterator[Finding]:
+def _assumed(law: Law, architecture: Architecture) -> Iterator[Finding]:
     """Findings on properties of the planned models that differ from the law's own models and are not in its columns,
     and on properties in which its own runs differ."""
-    of_runs = law.shaped(architecture.vocab_size, architecture.width_per_block)
-    flags = dict(active_width="used", kv_share="kv_share", n_dense="dense_blocks")
-    if law.reads_active_width:
-        del flags["active_width"]
-    planned = []
-    known = []
-    for name, flag in flags.items():
-        if getattr(architecture, name) != getattr(of_runs, name):
-            planned.append(f"--shape={flag}:{getattr(architecture, name):g}")
-            known.append(f"{flag} {getattr(of_runs, name):g}")
-    if planned:
-        yield finding(
-            "not_read",
-            asked=", ".join(planned),
-            form=law.form.name,
-            own=", ".join(known),
-            columns=", ".join(law.form.columns),
-        )
+    unread = not_read.finding_of(law, architecture, not_read.fields_of(law, architecture))
+    if unread is not None:
+        yield unread
     whole = [name for name in WHOLE_EXPERTS if name in law.form.columns]
     if whole and not law.models.architecture and max(law.experts) > 1:
         values = ", ".join(f"{name} {architecture.structure(2)[name]:g}" for name in whole)

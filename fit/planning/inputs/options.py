@@ -41,7 +41,6 @@ ARCHITECTURE_FIELDS = dict(
 SPEEDS_NEED_TIME = "--speeds needs --chips, without --mfu and --shape=paper"
 ONE_MFU = "--mfu={value}: the compared laws have different numbers of experts: give one number"
 TOO_FEW_EPOCHS = "--epochs={value:g}: expected a number from 1 up"
-NO_WHOLE_CHOICE = "--shape={value}: experts of granularity {split:g}, {shared} of them shared, cannot make up {used:g}"
 USED_OF_MIXTURES = "--shape={value}: --law={law} is a law of dense models"
 MESH_OF_CHIPS = "--mesh=expert:{expert},model:{model} does not divide the {devices} devices of --chips={chips}"
 
@@ -181,9 +180,10 @@ class BudgetOptions(Options):
 
     @property
     def fixes_expert_widths(self) -> bool:
-        """Whether an option says how wide experts are."""
+        """Whether an option says how wide experts are, or a model to start from does."""
         shape = self.shape
-        return shape.used is not None or shape.granularity is not None or shape.shared_experts is not None
+        given = (self.like, shape.used, shape.granularity, shape.shared_experts)
+        return any(value is not None for value in given)
 
     @property
     def architecture_fields(self) -> dict[str, float]:
@@ -223,7 +223,7 @@ class BudgetOptions(Options):
             n_narrow = round(used * base.granularity)  # a token uses whole experts
             if n_narrow <= base.shared or abs(n_narrow / base.granularity - used) > 0.1 * used:
                 raise UserError(
-                    say(NO_WHOLE_CHOICE, value=typed, split=base.granularity, shared=base.shared, used=used)
+                    say(sentences.NO_WHOLE_CHOICE, value=typed, split=base.granularity, shared=base.shared, used=used)
                 )
             architectures.append(dataclasses.replace(base, active_width=n_narrow / base.granularity))
         return architectures

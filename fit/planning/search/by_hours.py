@@ -239,8 +239,7 @@ def best_architecture(problems: Sequence[Problem], experts: Array) -> Problem:
     """The problem whose best model has the lowest loss on a coarse grid, of several that differ in their architecture.
 
     Speeds count shared experts as chosen ones, which makes little difference. So architectures that differ in these
-    alone are timed once. Without shared experts, models of the coarse grid are models of the fine one: the problem's
-    loss_cutoff is then the loss that the best of them reaches.
+    alone are timed once.
 
     Args:
       problems: The problems.
@@ -265,6 +264,4 @@ def best_architecture(problems: Sequence[Problem], experts: Array) -> Problem:
                     if losses.min() < lowest:
                         lowest = float(losses.min())
                         chosen = problem
-    if chosen.architecture.shared == 0:
-        return dataclasses.replace(chosen, loss_cutoff=lowest)
     return chosen

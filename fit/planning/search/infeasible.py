@@ -4,12 +4,17 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fit.aliases import Json
+from fit.errors import UserError
 from fit.messages import sentences
 from fit.messages.units import say
 from fit.model.architecture import INFERENCE, training_flops
 from fit.planning.inputs.problem import Problem
 from fit.planning.search.size_limits import SizeLimit, size_limits
 from fit.planning.space import size_speeds
+
+
+class NoModel(UserError):
+    """No model is within the limits; the sentence is the `reason`."""
 
 
 def reason(problem: Problem, n_experts: ArrayLike) -> str:

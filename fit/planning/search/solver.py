@@ -10,11 +10,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from fit.aliases import Array, ByName, Floats, Numbers
-from fit.errors import UserError
 from fit.fitted_law.law import Law
 from fit.planning.inputs.problem import BAND, Problem
 from fit.planning.search import by_flops, by_hours, infeasible
 from fit.planning.search.best_models import BestInDraws, BestModels
+from fit.planning.search.infeasible import NoModel
 
 
 def best_models(problem: Problem, n_experts: Numbers, coefficients: ByName | None = None) -> BestModels:
@@ -37,16 +37,16 @@ def best_models(problem: Problem, n_experts: Numbers, coefficients: ByName | Non
 def best_architecture(problems: Sequence[Problem]) -> Problem:
     """The problem whose best model has the lowest loss, of several that differ in their architecture.
 
-    Both searches approximate: by hours the grid is coarse, by FLOPs chips hold the sizes of the paper's shapes. By
-    hours the problem may have a loss_cutoff that was reached. The first is chosen where none is feasible.
+    Both searches approximate: by hours the grid is coarse, by FLOPs chips hold the sizes of the paper's shapes. The
+    first is chosen where none is feasible.
     """
     first = problems[0]
+    if len(problems) == 1:
+        return first
     first.law.check_plannable()
     experts = allowed_experts(first.law, first.experts)
     if first.is_by_hours:
         return by_hours.best_architecture(problems, experts)
-    if len(problems) == 1:
-        return first
     losses = [by_flops.lowest_loss(problem.at(experts), experts) for problem in problems]
     return problems[int(np.argmin(losses))]
 
@@ -104,12 +104,13 @@ def best_of_each_number(problem: Problem) -> BestModels:
     """The best model at each allowed number of the problem's experts.
 
     Raises:
-      UserError: None is feasible; it names the constraint that binds.
+      NoModel: None is feasible; it names the constraint that binds.
+      UserError: As best_models.
     """
     experts = allowed_experts(problem.law, problem.experts)
     best = best_models(problem, experts)
     if not best.feasible.any():
-        raise UserError(infeasible.reason(problem, experts))
+        raise NoModel(infeasible.reason(problem, experts))
     return best
 
 

@@ -21,9 +21,10 @@ from fit.results import NOT_IN_JSON, Record, Result, optional
 AGREE = 2.0  # plans of several laws within this factor agree
 LAWS = ("joint-moe-2025", "sparsity-2025", "fine-grained-2024", "comprehensive-2025", "chinchilla-refit-2024")
 ABOUT = (
-    "Losses are not set against each other: every law has its own text and tokenizer. Each law's best is measured "
-    "against the best dense model by the same law under the same limits, both by the medians of its coefficients. "
-    "Counts are with embedding and head, training FLOPs are 6 n_active n_tokens, for all of them."
+    "Losses are not set against each other: every law has its own text and tokenizer. Each law's best has the number "
+    "of experts of the least expected loss over its draws, as in fit plan. It is measured against the best dense model "
+    "by the same law under the same limits. Counts are with embedding and head, training FLOPs are 6 n_active "
+    "n_tokens, for all of them."
 )
 
 
@@ -118,8 +119,8 @@ class Votes(Record):
 class LawPlan(Record):
     """The plan of one law for a budget: its best model, and its best dense model.
 
-    Both are the best by the medians of the law's coefficients, as losses of laws without draws are compared, too.
-    `fit plan` recommends the number of experts of the least expected loss over the draws, which may be another.
+    As in `fit plan`, the best has the number of experts of the least expected loss over the draws of the law and, by
+    hours, of the speeds. A law without draws stands at its median. Losses are those by the medians.
 
     Attributes:
       source, note: Where a published law comes from; None for others.
@@ -133,7 +134,8 @@ class LawPlan(Record):
       not_bounded: Whether still more experts would be better.
       finest: Whether its experts are the finest of the law's data.
       embedding_share: Share of its active parameters that are in embedding and head.
-      not_read: {option: value} that the law has no column for.
+      not_read: {field of --shape: value}, or values, that the law has no column for and its runs did not have.
+      unread: The finding on these; None without any.
       leverage: Efficiency leverage of the architecture; None for a dense model.
       dense: The best dense model; None where none is feasible.
       speed: Its modelled speed; only with chips, without mfu.
@@ -167,6 +169,7 @@ class LawPlan(Record):
     extrapolation: list[Json]
     embedding_share: float
     not_read: Json
+    unread: Finding | None = dataclasses.field(metadata=NOT_IN_JSON)
     leverage: Json | None
     dense: DensePlan | None
     speed: Speed | None = optional()
@@ -207,12 +210,8 @@ def _findings(plan: LawPlan) -> Iterator[Finding]:
         yield finding("not_bounded")
     if plan.active_width != 1 and plan.n_experts > 1:
         yield finding("law_width", active_width=plan.active_width, n_experts=plan.n_experts)
-    if plan.not_read:
-        flags = ", ".join(f"--shape={name}:{value}" for name, value in plan.not_read.items())
-        subject = "it is"
-        if "used" in plan.not_read:
-            subject = f"asked of {plan.active_width:g} experts' width a token, and"
-        yield finding("law_not_read", flags=flags, form=plan.form, subject=subject)
+    if plan.unread is not None:
+        yield plan.unread
     if plan.finest:
         yield finding("law_finest", granularity=plan.granularity)
     if plan.note:

@@ -25,6 +25,7 @@ class SharedProblem:
       experts: Numbers of experts to choose from; None takes each law's own.
       used: Widths of experts that a token may use, for laws that read it; None takes each law's own.
       reference: A model to start from: models are built like it, and it is set beside each law's best.
+      fixes_expert_widths: Whether the options say how wide experts are, or the model to start from does.
       has_modelled_speeds: Whether each model has its own speed on the chips.
       speeds: Path of a table of the user's speeds, or None.
     """
@@ -34,6 +35,7 @@ class SharedProblem:
     experts: Floats | None = None
     used: Sequence[float] | None = None
     reference: PublishedModel | None = None
+    fixes_expert_widths: bool = False
     has_modelled_speeds: bool = False
     speeds: str | None = None
 
@@ -55,6 +57,7 @@ class SharedProblem:
             experts=options.experts,
             used=options.shape.used,
             reference=options.reference_model,
+            fixes_expert_widths=options.fixes_expert_widths,
             has_modelled_speeds=options.has_modelled_speeds,
             speeds=options.speeds,
         )
@@ -73,12 +76,6 @@ class SharedProblem:
             has_modelled_speeds=self.has_modelled_speeds,
             speeds=self.speeds,
         )
-
-    @property
-    def fixes_expert_widths(self) -> bool:
-        """Whether the options say how wide experts are, or a model to start from does."""
-        is_given = self.used is not None or not {"granularity", "shared"}.isdisjoint(self.shape)
-        return is_given or self.reference is not None
 
 
 def shape_of_all_laws(laws: Sequence[Law], options: BudgetOptions) -> Json:

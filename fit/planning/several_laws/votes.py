@@ -8,29 +8,23 @@ import math
 
 import numpy as np
 
-from fit.aliases import Floats
 from fit.messages import sentences
 from fit.messages.finding import Finding, finding
 from fit.messages.units import say
-from fit.planning.inputs.problem import Problem
 from fit.planning.several_laws.comparison import LawPlan, Spread, Vote, Votes, VotesOfLaw
-from fit.planning.uncertainty import joint_draws
+from fit.planning.uncertainty.odds import Ranking
 
 SAID = 3  # numbers of experts that the sentence names
 VOTED = ("n_experts", "n_active", "n_tokens")
 
 
-def of_law(problem: Problem, experts: Floats) -> VotesOfLaw:
-    """The votes of a law.
-
-    Args:
-      problem: That of the law's best model.
-      experts: The numbers of experts that it chooses from; at least one is feasible.
-    """
-    draws = joint_draws.of_problem(problem, experts)
-    solved = joint_draws.solve_draws(problem, experts, draws)
-    best = np.argmin(np.nan_to_num(solved.loss, nan=np.inf), axis=0)
-    chosen = np.asarray(experts, float)[best]
+def of_law(ranking: Ranking) -> VotesOfLaw:
+    """The votes of a law, by the best models of its problem in the draws."""
+    draws = ranking.draws
+    solved = ranking.solved
+    experts = [row.n_experts for row in ranking.optima]
+    best = np.argmin(solved.loss, axis=0)
+    chosen = np.array(experts, float)[best]
     columns = dict(n_experts=chosen)
     for name in VOTED[1:]:
         columns[name] = getattr(solved, name)[best, np.arange(draws.n)]
@@ -38,7 +32,7 @@ def of_law(problem: Problem, experts: Floats) -> VotesOfLaw:
     return VotesOfLaw(
         draws=draws.n if draws.is_drawn else 0,
         has_law_draws=bool(draws.coefficients),
-        experts=[Vote(n_experts=int(e), share=float(np.mean(chosen == e))) for e in experts if np.any(chosen == e)],
+        experts=[Vote(n_experts=e, share=float(np.mean(chosen == e))) for e in experts if np.any(chosen == e)],
         log_mean={name: float(values.mean()) for name, values in logs.items()},
         log_spread={name: float(values.std()) for name, values in logs.items()},
     )

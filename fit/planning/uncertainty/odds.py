@@ -8,6 +8,7 @@ Axes: n_experts numbers of experts, n_draws draws.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterator
 
@@ -141,16 +142,36 @@ class Ranking:
     Attributes:
       problem: The problem.
       optima: The best model with each number of experts by the medians.
-      draws: The draws.
-      solved: The best models in the draws.
-      order: Indices of the optima, the best first.
+      by_medians: Whether the ranking is by losses by the medians of law and speeds instead, as where a loss is to be
+        reached.
     """
 
     problem: Problem
     optima: list[Optimum]
-    draws: Draws
-    solved: BestInDraws
-    order: list[int]
+    by_medians: bool = False
+
+    @functools.cached_property
+    def draws(self) -> Draws:
+        """The draws."""
+        return joint_draws.of_problem(self.problem, self._experts)
+
+    @functools.cached_property
+    def solved(self) -> BestInDraws:
+        """The best models in the draws."""
+        return joint_draws.solve_draws(self.problem, self._experts, self.draws)
+
+    @property
+    def _experts(self) -> Array:
+        """The numbers of experts."""
+        return np.array([row.n_experts for row in self.optima], float)
+
+    @functools.cached_property
+    def order(self) -> list[int]:
+        """Indices of the optima, the best first."""
+        if len(self.optima) == 1:  # which needs no draws
+            return [0]
+        losses = [row.loss for row in self.optima] if self.by_medians else self.solved.loss.mean(axis=1)
+        return np.argsort(losses, kind="stable").tolist()
 
     @property
     def recommended(self) -> Optimum:
@@ -166,19 +187,6 @@ class Ranking:
     def best_by_median(self) -> Optimum:
         """The one of the least loss by the medians of law and speeds."""
         return min(self.optima, key=lambda row: row.loss)
-
-
-def rank(problem: Problem, optima: list[Optimum], by_medians: bool = False) -> Ranking:
-    """The ranking of the optima of a problem by their expected losses.
-
-    by_medians: Whether by their losses by the medians of law and speeds instead, as where a loss is to be reached.
-    """
-    experts = np.array([row.n_experts for row in optima], float)
-    draws = joint_draws.of_problem(problem, experts)
-    solved = joint_draws.solve_draws(problem, experts, draws)
-    losses = [row.loss for row in optima] if by_medians else solved.loss.mean(axis=1)
-    order = np.argsort(losses, kind="stable")
-    return Ranking(problem, optima, draws, solved, order.tolist())
 
 
 def odds_of(

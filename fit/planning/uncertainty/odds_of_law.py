@@ -8,7 +8,7 @@ from fit.planning.chosen import optimum
 from fit.planning.inputs.constraints import Constraints
 from fit.planning.inputs.problem import Problem
 from fit.planning.uncertainty import odds
-from fit.planning.uncertainty.odds import Odds
+from fit.planning.uncertainty.odds import Odds, Ranking
 
 NO_FLOPS = "its runs have no n_active, so their training FLOPs are not known"
 
@@ -37,4 +37,4 @@ def odds_at_most_compute(law: Law) -> Odds | NoOdds | None:
         optima, _ = optimum.optima_of(problem)
     except UserError as error:
         return NoOdds(error.sentence)
-    return odds.odds_of(odds.rank(problem, optima))
+    return odds.odds_of(Ranking(problem, optima))

@@ -4,27 +4,31 @@ import { INFERENCE_FLOPS, TRAINING_FLOPS, hasBudget, hasEnoughExperts, shapeOf, 
 import { data } from "./data.js";
 import { lawAtExperts, outsideRangesOf } from "./law.js";
 import { PlanError, finding, infeasibleReason, say } from "./messages.js";
+import { oddsOf } from "./odds.js";
 import { referenceShape } from "./options.js";
 import { isAtEdge } from "./plan.js";
-import { leastFlops, solve } from "./solve.js";
+import { feasibleOf, leastFlops, solve } from "./solve.js";
 
-// {optimum, shape} of the law's least loss over experts and shapes, each in the sizes that are asked for: that of the
-// model to start from, else those that the law tells apart within its data. optimum is null where nothing is feasible.
+// {optimum, shape}: the law's shape of the least loss over experts, and of its models the one with the least expected
+// loss, as in a plan. Shapes are each in the sizes that are asked for: that of the model to start from, else those that
+// the law tells apart within its data. optimum is null where nothing is feasible.
 function bestOverShapes(law, options, experts) {
   const { limits, reference } = options;
   const { vocab_size, width_per_block } = options.shape;
   const bases = reference ? [referenceShape(reference, law)] : law.shapes.map((narrow) => ({ ...law.own, ...narrow }));
   const shapes = bases.map((base) => shapeOf({ ...base, vocab_size, width_per_block }));
-  let best = { optimum: null, shape: shapes[0] };
+  let best = { shape: shapes[0], optima: [], least: Infinity };
   for (const shape of shapes) {
-    for (const n_experts of experts) {
-      if (!hasEnoughExperts(shape, n_experts)) continue;
-      const optimum = solve(lawAtExperts(law, shape, n_experts), n_experts, shape, limits);
-      const isBetter = optimum.feasible && !(best.optimum?.loss <= optimum.loss);
-      if (isBetter) best = { optimum, shape };
-    }
+    const possible = experts.filter((n_experts) => hasEnoughExperts(shape, n_experts));
+    const solved = possible.map((n_experts) => solve(lawAtExperts(law, shape, n_experts), n_experts, shape, limits));
+    const optima = feasibleOf(solved);
+    const least = Math.min(...optima.map(({ loss }) => loss));
+    if (least < best.least) best = { shape, optima, least };
   }
-  return best;
+  const { shape, optima } = best;
+  if (!optima.length) return { optimum: null, shape };
+  const { recommended } = oddsOf({ law, shape, limits }, optima);
+  return { optimum: optima.find(({ n_experts }) => n_experts === recommended), shape };
 }
 
 // The law's best dense model, and how it lies behind `loss`; null where there is none.

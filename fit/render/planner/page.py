@@ -1,6 +1,7 @@
 """The planner page, and what it is given: laws, runs, chips, and the sentences and constants of a plan."""
 
 import dataclasses
+import itertools
 import json
 import pathlib
 import re
@@ -208,7 +209,8 @@ def _law(law: Law) -> Json:
         beyond_runs=law.beyond_runs.to_dict() if law.beyond_runs else None,
         findings=_findings(law),
         shapes=[
-            dict(granularity=each.granularity, shared=each.shared) for each in architectures.to_try(law, SIZES, None)
+            dict(granularity=each.granularity, shared=each.shared)
+            for each in itertools.chain(*architectures.to_try(law, SIZES, None))
         ],
         origin=_origin(law),
         width_of_runs=models_of_runs.width_per_block,

@@ -76,7 +76,6 @@ PLANS = {
 COMPARISONS = {
     "law_outside": dict(flops=1e21, shape=WIDE),
     "law_at_edge": dict(flops=1e21, shape=WIDE),
-    "law_not_read": dict(flops=1e21, shape=WIDE),
     "law_note": dict(flops=1e21, shape=WIDE),
     "law_width": dict(flops=1e21, shape=WIDE),
     "law_finest": dict(flops=1e21, shape=WIDE),

@@ -34,6 +34,7 @@ ASKED = {
     "served": dict(flops=1e22, chips="H100:64", devices=4, serve=dict(tokens_per_second=5000, batch=32)),
     "like": dict(flops=1e22, like="Qwen3-30B-A3B"),
     "like-hours": dict(hours=100, chips="H100:8", like="Qwen3-8B"),
+    "unlike-medians": dict(hours=1000, chips="v5p:2x2x2"),
 }
 
 
@@ -43,13 +44,14 @@ def test_the_joint_law_answers_as_its_plan(asked):
     found = fit.compare(["joint-moe-2025"], **asked)
     (row,) = found.laws
     plan = fit.plan("joint-moe-2025", **asked)
-    (best,) = (model for model in plan.optima if model.n_experts == row.n_experts)
-    assert best.loss == min(model.loss for model in plan.optima)
-    for name in ("n_active", "n_total", "n_tokens", "loss", "size_bound", "memory_bytes", "extrapolation"):
+    best = plan.best
+    for name in ("n_experts", "n_active", "n_total", "n_tokens", "loss", "size_bound", "memory_bytes", "extrapolation"):
         assert row[name] == best[name], name
     assert row.get("clock") == plan.clock and found.agreement == []
     if "chips" in asked:
         assert row.serving == best.cost.serving
+    if asked is ASKED["unlike-medians"]:
+        assert row.n_experts != plan.odds.by_median == row.clock.by_time
     if "hours" in asked and "shape" not in asked:
         assert row.speed == best.speed and "flops_ratio" not in row.dense
         assert 1 / row.dense.hours_ratio == pytest.approx(1 - plan.dense.hours_saved, rel=1e-9)
@@ -74,7 +76,7 @@ def test_a_plan_and_the_laws_beside_its_model_to_start_from_have_the_same_limits
     asked = dict(law="joint-moe-2025", like="Qwen3-8B") | limits
     plan = fit.plan(**asked)
     row, *others = plan.like["laws"]
-    best = min(plan.optima, key=lambda model: model.loss)
+    best = plan.best
     assert row.law == plan.law
     for name in ("n_experts", "n_active", "n_total", "n_tokens", "loss", "size_bound", "extrapolation"):
         assert row[name] == best[name], name

@@ -40,17 +40,20 @@ def laws(folder) -> dict[str, Law]:
 
 
 def assert_answers_as_its_plan(law, limits) -> None:
-    """The row of the law is the plan's model of the least loss by the medians."""
+    """The row of the law is the model that its plan recommends, with the same doubts."""
     (row,) = fit.compare([law], **limits).laws
-    plan = fit.plan(law, **limits)
-    best = min(plan.optima, key=lambda model: model.loss)
+    assert_is_the_plan(row, fit.plan(law, **limits))
+
+
+def assert_is_the_plan(row, plan) -> None:
+    """The row of a comparison is the model that the plan recommends, with the same doubts."""
     for name in COLUMNS:
-        assert row[name] == best[name], name
+        assert row[name] == plan.best[name], name
     assert row.granularity == plan.get("granularity", 1.0)
-    codes = {finding.code for finding in row.findings}
-    assert ("not_bounded" in codes) == ("not_bounded" in {finding.code for finding in plan.findings})
-    if plan.best is best:
-        assert row.at_edge == plan.best_at_edge
+    assert row.at_edge == plan.best_at_edge
+    for code in ("not_bounded", "not_read"):
+        of_row = [each for each in row.findings if each.code == code]
+        assert of_row == [each for each in plan.findings if each.code == code]
 
 
 @pytest.mark.parametrize("limits", LIMITS.values(), ids=LIMITS)
@@ -64,10 +67,64 @@ def test_a_law_of_ones_own_answers_as_its_plan_by_hours(tmp_path, name):
     assert_answers_as_its_plan(laws(tmp_path)[name], dict(hours=0.01, chips="A100:1"))
 
 
-@pytest.mark.parametrize("limits", [dict(flops=1e20), dict(flops=1e20, max_tokens=1e9, memory_gb=8)])
+@pytest.mark.parametrize("limits", [dict(), dict(max_tokens=1e9, memory_gb=8), dict(memory_gb=4)])
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_published_law_answers_as_its_plan(name, limits):
-    assert_answers_as_its_plan(name, limits)
+    assert_answers_as_its_plan(name, dict(flops=1e20) | limits)
+
+
+def test_both_recommend_by_the_draws_and_not_by_the_medians():
+    """The law above, within 4 GB, has another best number of experts by its medians."""
+    odds = fit.plan("jmoe-bytes-2026", flops=1e20, memory_gb=4).odds
+    assert odds.recommended != odds.by_median
+
+
+@pytest.mark.parametrize("limits", [dict(), dict(memory_gb=8), dict(like="Qwen3-30B-A3B")])
+def test_of_several_widths_both_choose_the_same(limits):
+    limits = dict(flops=1e21, shape=dict(used=(1, 2, 4))) | limits
+    assert_answers_as_its_plan("sparsity-2025", limits)
+
+
+@pytest.mark.parametrize("limits", [dict(flops=1e21), dict(flops=1e21, memory_gb=16), dict(hours=20, chips="H100:8")])
+@pytest.mark.parametrize("name", ["fine-grained-2024", "comprehensive-2025"])
+def test_a_law_of_splits_answers_as_its_plan_of_the_split_that_it_chooses(name, limits):
+    (row,) = fit.compare([name], **limits).laws
+    shape = dict(granularity=row.granularity, shared_experts=row.shared)
+    plan = fit.plan(name, **limits, shape=shape)
+    assert row.granularity > 1
+    assert_is_the_plan(row, plan)
+
+
+NOT_READ = {  # of each law, the fields of a shape that it has no column for
+    "joint-moe-2025": "used:2 kv_share:0.5 dense_blocks:1 granularity:4 shared_experts:1",
+    "sparsity-2025": "kv_share:0.5 dense_blocks:1 granularity:4 shared_experts:1",
+    "fine-grained-2024": "used:2 kv_share:0.5 dense_blocks:1 shared_experts:1",
+    "comprehensive-2025": "kv_share:0.5 dense_blocks:1",
+    "chinchilla-refit-2024": "kv_share:0.5",
+}
+
+
+@pytest.mark.parametrize("name", NOT_READ)
+def test_a_plan_and_a_comparison_say_what_a_law_does_not_read(name):
+    """In the same words. Fields of experts make no difference to a law of dense models."""
+    shape = dict(kv_share=0.5, dense_blocks=1, granularity=4.0, shared_experts=1)
+    if name != "chinchilla-refit-2024":
+        shape["used"] = (2,)
+    (row,) = fit.compare([name], flops=1e21, shape=shape).laws
+    (of_row,) = (each for each in row.findings if each.code == "not_read")
+    (of_plan,) = (each for each in fit.plan(name, flops=1e21, shape=shape).findings if each.code == "not_read")
+    assert of_row == of_plan
+    assert of_row.values["asked"].replace("--shape=", "").replace(",", "") == NOT_READ[name]
+    assert [f"{field}:{value:g}" for field, value in row.not_read.items()] == NOT_READ[name].split()
+
+
+def test_what_a_laws_own_runs_had_needs_no_column(tmp_path):
+    """Also experts whose width changes with the size."""
+    own = laws(tmp_path)
+    for law, shape in ((own["narrow"], dict(kv_share=0.5, granularity=4.0, shared_experts=1)), (own["shares"], {})):
+        (row,) = fit.compare([law], flops=1e14, shape=shape).laws
+        plan = fit.plan(law, flops=1e14, shape=shape)
+        assert row.not_read == {} and "not_read" not in {each.code for each in (*row.findings, *plan.findings)}
 
 
 def test_a_law_of_one_number_of_experts_answers_as_its_plan(tmp_path):

@@ -169,15 +169,19 @@ LIKE = [
     dict(like="Qwen3-30B-A3B", chip="H100", chips="512", hours="30", mfu="0.4"),
     dict(like="Llama-4-Maverick", flops="1e22", chips=""),
     dict(chips="", flops="3e22", memory_gb="80", vocab_size="128000", experts="1,8,64"),
+    dict(law="jmoe-bytes-2026", chips="", flops="1e20", memory_gb="4", context="0"),  # not as its medians would
 ]
 
 
-@pytest.mark.parametrize("state", LIKE, ids=lambda state: state.get("like", "none"))
+@pytest.mark.parametrize("state", LIKE, ids=lambda state: state.get("like", state.get("law", "none")))
 def test_laws_beside_each_other_and_a_model_to_start_from(planner, capsys, state):
-    """The page's command of all laws, run: what each would build, what they agree on, and what the model counts."""
-    planner.open(law="joint-moe-2025", **state)
+    """The page's command of all laws, run: what each would build, what they agree on, and what the model counts. The
+    row of the planning law is the plan."""
+    law = state.get("law", "joint-moe-2025")
+    planner.open(**state | dict(law=law))
     page, command = json.loads(planner.text("laws-json")), planner.text("compare")
-    assert command.startswith("python -m fit compare --laws=joint-moe-2025,sparsity-2025,")
+    assert command.startswith(f"python -m fit compare --laws={law},") and ",sparsity-2025," in command
+    assert page["laws"][0]["n_experts"] == planner.plan()["best"]["n_experts"]
     assert command_line.run([*shlex.split(command)[3:], "--json"]) == 0
     line = json.loads(capsys.readouterr().out)
     for row in line["laws"]:
