@@ -117,8 +117,8 @@ def cluster():
 
 
 def pytest_xdist_auto_num_workers():
-    """Two workers more than cores: a third of the time of the tests is waiting, for leases, outages and Slurm."""
-    return os.cpu_count() + 2
+    """Four workers more than cores: a third of the time of the tests is waiting, for leases, outages and Slurm."""
+    return os.cpu_count() + 4
 
 
 # those of half a minute or more, longest first; those that mostly wait alternate with those that compute

@@ -27,7 +27,7 @@ def train(config, n_steps=4):
     mesh = sharding.make_mesh(config, jax.devices()[:1])
     batch = np.random.default_rng(0).integers(257, size=(8, 33)).astype(np.int32)
     with jax.set_mesh(mesh):
-        params = initial = jax.jit(lambda: parameters.init_params(config))()
+        params = initial = parameters.init_params(config)
         initial = jax.device_get(initial)
         assert sum(x.size for x in jax.tree.leaves(params)) == counts.n_exact(config.model)
         opt_state = jax.jit(step.make_optimizer(config).init)(params)

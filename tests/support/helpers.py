@@ -110,8 +110,11 @@ def xla_flags(n_devices: int) -> str:
         # on two busy cores, eight threads may be late for a collective; by default XLA ends the process after 40 s
         "--xla_cpu_collective_call_terminate_timeout_seconds=600",
     ]
-    if importlib.metadata.version("jaxlib").startswith("0.10."):  # XLA ends a process that names a flag it lacks
+    version = importlib.metadata.version("jaxlib")  # XLA ends a process that names a flag it lacks
+    if version.startswith("0.10."):
         flags.append("--xla_cpu_use_fusion_emitters=false")  # compiles in a third of the time
+    if version.startswith("0.12."):
+        flags.append("--xla_cpu_opt_preset=CPU_OPT_PRESET_FAST_COMPILE")  # a tenth less
     return " ".join(flags)
 
 

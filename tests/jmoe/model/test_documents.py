@@ -82,7 +82,7 @@ def test_gradients_are_the_sum_of_those_of_each_document(kind):
     config.loss.load_balance = config.loss.router_z = 0.0  # which see all tokens of a batch
     config.batch_tokens = ((0, 256),)
     rows, begins = rows_of_two_documents(config, 8)
-    params = jax.device_get(jax.jit(lambda: parameters.init_params(config))())
+    params = jax.device_get(parameters.init_params(config))
     tokens_BT = np.zeros((16, config.data.seq_len), np.int32)  # what follows a document does not change it
     target_BT = tokens_BT.copy()
     counts_BT = np.zeros(tokens_BT.shape, np.float32)

@@ -135,7 +135,7 @@ def test_flash_is_a_small_rounding_away_from_float32_on_any_mesh():
     config = quickstart.get_config()
     config.model.d_model, config.model.n_blocks, config.data.seq_len = 16, 1, 64
     config.model.n_heads, config.model.n_kv_heads = 4, 2
-    params = jax.jit(lambda: init_params(config))()
+    params = init_params(config)
     batch = jnp.asarray(np.random.default_rng(0).integers(257, size=(8, 65)), jnp.int32)
     losses = {}
     for kind, n_devices in (("float32", 1), ("flash", 1), ("flash", 4)):

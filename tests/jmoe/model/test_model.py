@@ -27,8 +27,11 @@ def tiny(n_experts=1, **model):
 
 
 def make_params(config, mesh):
-    placed = parameters.parameter_shardings(mesh, config.model)
-    return jax.jit(lambda: parameters.init_params(config), out_shardings=placed)()
+    """The initial parameters on a mesh, made weight by weight on one device: one program of all takes a second to
+    compile, and meshes and configs share those of weights."""
+    with jax.set_mesh(sharding.make_mesh(tiny(), jax.devices()[:1])):
+        params = parameters.init_params(config)
+    return jax.device_put(params, parameters.parameter_shardings(mesh, config.model))
 
 
 def tokens_on(mesh, shape, seed=0):
@@ -180,7 +183,7 @@ def test_initial_weights_have_the_recipes_spread(n_experts):
     config = tiny(n_experts, d_model=64, n_heads=4, final_norm=False)
     d, f = config.model.d_model, config.model.d_ff
     fan_in = dict(qkv=d, out=d, gate=d, up=d, router=d, down=n_experts * f)
-    params = jax.device_get(jax.jit(lambda: parameters.init_params(config))())
+    params = jax.device_get(parameters.init_params(config))
     blocks = leaves_by_name(params)
     for name, fan in [(name, fan) for name, fan in fan_in.items() if name in blocks]:
         few = 1 / np.sqrt(blocks[name].size)
@@ -313,13 +316,16 @@ def test_the_mesh_changes_nothing(n_experts, expert, model, fields, narrowest, m
 
 
 @pytest.mark.parametrize("d_model, n_shares", [(32, 8), (36, 4)])
-def test_parameters_rest_spread_over_the_mesh(d_model, n_shares):
-    """Four devices of data times two of expert: 36 divides over the former alone."""
+def test_parameters_made_on_a_mesh_rest_spread_over_it(d_model, n_shares):
+    """Four devices of data times two of expert; 36 divides over the former alone. Values are those of one device."""
     config = tiny(8, d_model=d_model, n_heads=2)
     config.mesh.expert = 2
     mesh = sharding.make_mesh(config)
+    placed = parameters.parameter_shardings(mesh, config.model)
     with jax.set_mesh(mesh):
-        params = make_params(config, mesh)
+        params = jax.jit(lambda: parameters.init_params(config), out_shardings=placed)()
+    alone = parameters.init_params(config)
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6), params, alone)
     experts = params["blocks"]["mlp"]["experts"]
     for weights in (experts["gate"], experts["down"]):
         assert weights.addressable_shards[0].data.size * 8 == weights.size

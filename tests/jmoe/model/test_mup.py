@@ -54,9 +54,9 @@ def test_factors_of_a_wide_and_deep_model():
 
 def test_initial_values_are_the_standard_ones_times_their_factors():
     config = mup_of(n_blocks=4)
-    scaled = jax.jit(lambda: parameters.init_params(config))()
+    scaled = parameters.init_params(config)
     config.parametrization = "standard"
-    plain = jax.jit(lambda: parameters.init_params(config))()
+    plain = parameters.init_params(config)
 
     def same(one, other):
         return np.testing.assert_allclose(one, other, rtol=1e-6)
@@ -76,7 +76,7 @@ def test_at_its_base_it_is_the_standard_parametrization():
     mesh, found = sharding.make_mesh(config, jax.devices()[:1]), []
     with jax.set_mesh(mesh):
         for config.parametrization in ("standard", "mup"):
-            params = jax.jit(lambda: parameters.init_params(config))()  # noqa: B023
+            params = parameters.init_params(config)
             optimizer = step.make_optimizer(config)
             state = jax.jit(optimizer.init)(params)
             updates, _ = jax.jit(optimizer.update)(params, state, params)

@@ -75,7 +75,7 @@ def test_a_skipped_step_changes_no_parameter_bias_or_moment(config):
     mesh = sharding.make_mesh(config, jax.devices()[:1])
     batch = np.random.default_rng(0).integers(257, size=(8, 33)).astype(np.int32)
     with jax.set_mesh(mesh):
-        params = jax.jit(lambda: parameters.init_params(config))()
+        params = parameters.init_params(config)
         opt_state = jax.jit(step.make_optimizer(config).init)(params)
         train_step = step.make_train_step(config, mesh)
         n_skipped = 0
