@@ -19,9 +19,9 @@ import numpy as np
 from fit.aliases import Json
 from fit.errors import UserError
 from fit.fitted_law import tuning
+from fit.fitted_law.architecture_ratios import PAPERS_RATIOS
 from fit.fitted_law.models import Models
 from fit.fitted_law.parts import Bootstrap
-from fit.fitted_law.table_architecture import PAPERS_RATIOS
 from fit.fitted_law.tuning import Tuning
 from fit.form import Form
 from fit.laws import FORMS

@@ -13,7 +13,7 @@ import numpy as np
 from fit.aliases import Array, ByName, Json, Numbers
 from fit.errors import UserError
 from fit.fitted_law.law import Law, outside_range
-from fit.fitted_law.table_architecture import are_tied, positive_numbers
+from fit.fitted_law.model_fields import are_tied, positive_numbers
 from fit.model import hardware
 from fit.model.architecture import PAPER, Architecture
 from fit.table.column_guesses import is_without_embedding

@@ -6,7 +6,6 @@ or in the column overrides.
 Axes: n runs.
 """
 
-import ast
 import dataclasses
 import re
 from collections.abc import Iterator, Sequence
@@ -15,19 +14,14 @@ from typing import Annotated
 import numpy as np
 
 from fit.aliases import Array, Json
-from fit.fitted_law import batches
+from fit.fitted_law import batches, overrides
+from fit.fitted_law.architecture_ratios import BY_FIELDS, ArchitectureRatios
 from fit.fitted_law.batches import Batches
 from fit.fitted_law.bounds import Count, Rule
-from fit.fitted_law.config_fields import FIELDS as CONFIG_FIELDS
-from fit.fitted_law.expert_widths import Shares
-from fit.fitted_law.table_architecture import (
-    NAMES,
-    Ratios,
-    architecture_of,
-    majority,
-    positive_numbers,
-    width_per_block_of,
-)
+from fit.fitted_law.expert_widths import ExpertShares
+from fit.fitted_law.model_fields import majority, positive_numbers, width_per_block_of
+from fit.fitted_law.overrides import Overrides
+from fit.fitted_law.table_architecture import architecture_of
 from fit.messages.finding import Finding, finding
 from fit.messages.printable import printable
 from fit.results import Record, optional
@@ -50,7 +44,6 @@ CHOSEN = (
 )
 # and these where the table has a column of them
 BUILT = ("n_kv_heads", "head_dim", "tied_embeddings", "top_k", "d_expert", "n_shared_experts", "n_dense_blocks")
-LONGEST_VALUE = 10_000  # letters of a field's value as Python source; longer ones are none that a person chose
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,16 +61,8 @@ def _can_be_compared(numbers: tuple[int, ...]) -> bool:
     return 1 <= len(numbers) <= MOST_NAMED and all(1 <= number <= BOUNDS["n_experts"][1] for number in numbers)
 
 
-def _are_overrides(overrides: dict[str, str]) -> bool:
-    """Whether this sets fields of a config to literals. An emitted config holds both unchanged."""
-    return all(field in CONFIG_FIELDS and is_literal(source) for field, source in overrides.items())
-
-
 NumbersOfExperts = Annotated[
     tuple[int, ...], Rule(_can_be_compared, f"a list of 1 to {MOST_NAMED} whole numbers from 1 to 1,000,000")
-]
-Overrides = Annotated[
-    dict[str, str], Rule(_are_overrides, "names of a config's fields, such as model.norm, each with a literal as text")
 ]
 
 
@@ -105,9 +90,9 @@ class Models(Record):
 
     vocab_size: Count | None = optional()
     width_per_block: Count | None = optional()
-    architecture: Ratios | None = optional()
+    architecture: ArchitectureRatios | None = optional()
     miscounted: float | None = optional()
-    shares: Shares | None = optional()
+    shares: ExpertShares | None = optional()
     assumed: tuple[Finding, ...] = ()
     seq_len: Count | None = optional()
     final_norm: bool = False
@@ -120,6 +105,43 @@ class Models(Record):
     unique_tokens: Count | None = optional()
     repeats: tuple[int, float] | None = optional()
     differing: dict[str, tuple[float | str, ...]] = dataclasses.field(default_factory=dict)
+
+    @property
+    def text_overrides(self) -> dict[str, str]:
+        """The override by which the trainer accepts only the runs' text; {} where that is unknown."""
+        corpus = self.corpus or ""
+        is_name_of_text = re.fullmatch("[0-9a-f]{16}", corpus)  # as jmoe names a text
+        return {"data.fingerprint": repr(corpus)} if is_name_of_text else {}
+
+    @property
+    def overrides_with_text(self) -> dict[str, str]:
+        """The overrides that a new model for this law has in common with its runs."""
+        return self.overrides | self.text_overrides
+
+    def findings(self) -> Iterator[Finding]:
+        """Findings on repeated text, and on columns that should have one value for all runs but have several."""
+        if self.repeats:
+            count, most_epochs = self.repeats
+            yield finding("text_repeated", count=count, epochs=most_epochs)
+        for name, values in self.differing.items():
+            if self.architecture and name in self.architecture:
+                continue
+            most = self.get(name) or self.overrides.get(name)
+            shown = first_values(values)
+            yield finding("values_differ", count=len(values), column=name, values=shown, most=most or None)
+        yield from self.architecture_findings()
+
+    def architecture_findings(self) -> Iterator[Finding]:
+        """Findings on how the models are built, where they differ in it or their table does not say all of it."""
+        for name, values in self.differing.items():
+            if self.architecture and name in self.architecture:
+                column = BY_FIELDS.get(name, name)
+                shown = first_values([f"{v:.4g}" for v in values])
+                planned = float(self.architecture[name])
+                yield finding("shapes_differ", count=len(values), column=column, values=shown, planned=planned)
+        if self.miscounted:
+            yield finding("miscounted", off=self.miscounted)
+        yield from self.assumed
 
 
 def from_table(table: Table, rows: Array) -> Models:
@@ -136,7 +158,7 @@ def from_table(table: Table, rows: Array) -> Models:
     known = architecture_of(table, sizes["vocab_size"], sizes["width_per_block"])
     differing |= known.differing
     seq_len = _most_common(table, "seq_len", differing)
-    common = _overrides(table, differing) if config else {}
+    common = _shared_overrides(table, differing) if config else {}
     return Models(
         vocab_size=known.vocab_size,
         width_per_block=sizes["width_per_block"],
@@ -200,53 +222,21 @@ def _experts(table: Table, rows: Array) -> tuple[int, ...] | None:
     return tuple(fitted[i] for i in spread)
 
 
-def _overrides(table: Table, differing: dict[str, list]) -> dict[str, str]:
+def _shared_overrides(table: Table, differing: dict[str, list]) -> dict[str, str]:
     """{field: value as Python source} of the config's fields that every run's overrides hold alike."""
-    of_runs = [split_overrides(printable(str(text))) for text in table.column_or("overrides", "")]
+    of_runs = overrides.of_runs(table)
     common = {}
-    for field in dict.fromkeys(name for overrides in of_runs for name in overrides):
-        values = sorted({overrides.get(field, "") for overrides in of_runs})
+    for field in overrides.fields_of(of_runs):
+        values = sorted({run.get(field, "") for run in of_runs})
         column = field.removeprefix("model.")
         has_column = column in BUILT and column in table
         if field in CHOSEN or has_column:
             continue
         if len(values) > 1:
             differing[field] = values
-        elif field in CONFIG_FIELDS and is_literal(values[0]):
+        elif overrides.can_be_set(field, values[0]):
             common[field] = values[0]
     return common
-
-
-def split_overrides(text: str) -> dict[str, str]:
-    """{field: value} of a run's overrides, "field=value field=value ..."; a value may hold spaces.
-
-    A field begins the text or follows a space, so that a long word is read once and not from each of its letters.
-    """
-    names = list(re.finditer(r"(?:^| )([\w.]+)=", text))
-    ends = [name.start() for name in names[1:]] + [len(text)]
-    return {name[1]: text[name.end() : end] for name, end in zip(names, ends, strict=False)}
-
-
-def text_of(models: Models) -> dict[str, str]:
-    """{field: value as Python source} by which the trainer accepts only the runs' text; {} where that is unknown."""
-    corpus = models.corpus or ""
-    return {"data.fingerprint": repr(corpus)} if re.fullmatch("[0-9a-f]{16}", corpus) else {}  # as jmoe names a text
-
-
-def overrides(models: Models) -> dict[str, str]:
-    """{field: value as Python source} of what a new model for this law has in common with its runs."""
-    return models.overrides | text_of(models)
-
-
-def is_literal(source: str) -> bool:
-    """Whether `source` is text of a Python literal, which nothing could run, and that Python can write out again."""
-    if len(source) > LONGEST_VALUE:
-        return False
-    try:
-        value = ast.literal_eval(source)
-        return bool(ast.literal_eval(repr(value)) == value)  # infinity and NaN are written as names
-    except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
-        return False
 
 
 def _learning_rate(table: Table) -> RateLaw | None:
@@ -264,33 +254,6 @@ def _learning_rate(table: Table) -> RateLaw | None:
         return None
     constant, of_size, of_experts = (float(f"{value:.10g}") for value in law)
     return RateLaw(constant=constant, n_active=of_size, n_experts=of_experts)
-
-
-def findings(models: Models) -> Iterator[Finding]:
-    """Findings on repeated text, and on columns that should have one value for all runs but have several."""
-    if models.repeats:
-        count, most = models.repeats
-        yield finding("text_repeated", count=count, epochs=most)
-    for name, values in models.differing.items():
-        if models.architecture and name in models.architecture:
-            continue
-        most = models.get(name) or models.overrides.get(name)
-        yield finding("values_differ", count=len(values), column=name, values=first_values(values), most=most or None)
-    yield from of_architecture(models)
-
-
-def of_architecture(models: Models) -> Iterator[Finding]:
-    """Findings on how the runs' models are built, where they differ in it or the table does not say all of it."""
-    for name, values in models.differing.items():
-        if models.architecture and name in models.architecture:
-            shown = first_values([f"{v:.4g}" for v in values])
-            planned = float(models.architecture[name])
-            yield finding(
-                "shapes_differ", count=len(values), column=NAMES.get(name, name), values=shown, planned=planned
-            )
-    if models.miscounted:
-        yield finding("miscounted", off=models.miscounted)
-    yield from models.assumed
 
 
 def first_values(values: Sequence) -> str:

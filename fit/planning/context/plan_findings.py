@@ -5,7 +5,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fit.fitted_law import models
 from fit.fitted_law.law import Law, warning_of
 from fit.messages import sentences
 from fit.messages.finding import Finding, finding
@@ -189,4 +188,4 @@ def assumed(law: Law, architecture: Architecture) -> Iterator[Finding]:
     if whole and not law.models.architecture and max(law.experts) > 1:
         values = ", ".join(f"{name} {architecture.structure(2)[name]:g}" for name in whole)
         yield finding("whole_experts", form=law.form.name, columns=" and ".join(whole), values=values)
-    yield from models.of_architecture(law.models)
+    yield from law.models.architecture_findings()

@@ -10,7 +10,7 @@ import numpy as np
 
 from fit.aliases import Array, Numbers
 from fit.fitted_law import batches as batches_lib
-from fit.fitted_law import law_counts, models
+from fit.fitted_law import law_counts
 from fit.fitted_law.batches import PAPERS_CONFIG, SEQUENCE
 from fit.fitted_law.law import ROUNDING, Law
 from fit.fitted_law.tuning import BATCH
@@ -104,7 +104,7 @@ def runs_config(law: Law, papers_shape: bool) -> tuple[str | None, dict[str, str
       papers_shape: whether models have the paper's shape.
     """
     if law.models.base_config:
-        return law.models.base_config, models.overrides(law.models)
+        return law.models.base_config, law.models.overrides_with_text
     has_several_configs = law.models.differing.get("config")
     if has_several_configs or not papers_shape:
         return None, {}

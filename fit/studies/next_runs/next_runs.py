@@ -14,6 +14,7 @@ from fit.aliases import Array, Floats, Json
 from fit.errors import UserError
 from fit.fitted_law import law_counts
 from fit.fitted_law.law import Law
+from fit.fitted_law.overrides import DECAY_FRACTION
 from fit.fitted_law.parts import LEVEL, Scatter
 from fit.model.architecture import Architecture, training_flops
 from fit.planning.inputs.constraints import Constraints
@@ -215,19 +216,8 @@ def _trunks(possible: Possible, chosen: list[int], architecture: Architecture) -
 
 
 def decay_of(law: Law) -> float:
-    """The share of each budget in which the learning rate decays, by the config of the law's runs.
-
-    Raises:
-      UserError: That config has no such share.
-    """
-    source = law.models.overrides.get("optimizer.decay_fraction", str(DECAY))
-    value = ast.literal_eval(source)
-    if not isinstance(value, (int, float)) or not 0 < value < 1:
-        raise UserError(
-            f"--law={law.name}: models.overrides: optimizer.decay_fraction is {source}, expected a number between 0 "
-            "and 1"
-        )
-    return float(value)
+    """The share of each budget in which the learning rate decays, by the config of the law's runs."""
+    return float(ast.literal_eval(law.models.overrides.get(DECAY_FRACTION, str(DECAY))))
 
 
 def possible_runs(law: Law, architecture: Architecture, n_blocks: Array, n_experts: Array, n_tokens: Array) -> Possible:
