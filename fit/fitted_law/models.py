@@ -8,12 +8,12 @@ Axes: n runs.
 
 import dataclasses
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated
 
 import numpy as np
 
-from fit.aliases import Array, Json
+from fit.aliases import Array
 from fit.fitted_law import batches, overrides
 from fit.fitted_law.architecture_ratios import BY_FIELDS, ArchitectureRatios
 from fit.fitted_law.batches import Batches
@@ -150,18 +150,26 @@ def from_table(table: Table, rows: Array) -> Models:
     Args:
       rows: indices of the runs fitted, whose numbers of experts n_experts lists.
     """
-    differing: dict[str, list] = {}
-    config = _only(table, "config", differing)
-    sizes = {name: _most_common(table, name, differing) for name in ("vocab_size", "width_per_block")}
-    if "width_per_block" not in table:
-        sizes["width_per_block"] = width_per_block_of(table)
-    known = architecture_of(table, sizes["vocab_size"], sizes["width_per_block"])
-    differing |= known.differing
-    seq_len = _most_common(table, "seq_len", differing)
-    common = _shared_overrides(table, differing) if config else {}
+    configs = _texts(table, "config")
+    corpora = _texts(table, "corpus_fingerprint")
+    config = _only(configs)
+    of_overrides = _values_of_overrides(table) if config else {}
+    shared = {
+        field: values[0]
+        for field, values in of_overrides.items()
+        if len(values) == 1 and overrides.can_be_set(field, values[0])
+    }
+    width_per_block = width_per_block_of(table)
+    if "width_per_block" in table:
+        width_per_block = _most_common(table, "width_per_block")
+    known = architecture_of(table, _most_common(table, "vocab_size"), width_per_block)
+    sizes = {name: _numbers(table, name) for name in ("vocab_size", "width_per_block")}
+    others = {"seq_len": _numbers(table, "seq_len")} | of_overrides | {"corpus_fingerprint": corpora}
+    differing = _several({"config": configs} | sizes) | known.differing | _several(others)
+    seq_len = _most_common(table, "seq_len")
     return Models(
         vocab_size=known.vocab_size,
-        width_per_block=sizes["width_per_block"],
+        width_per_block=width_per_block,
         architecture=known.architecture,
         miscounted=known.miscounted,
         shares=known.shares,
@@ -170,46 +178,74 @@ def from_table(table: Table, rows: Array) -> Models:
         final_norm=all(map(is_yes, table.column_or("final_norm", ""))),
         n_experts=_experts(table, rows),
         base_config=config,
-        overrides=common,
-        batches=batches.from_table(table, config, common, differing, seq_len),
+        overrides=shared,
+        batches=batches.from_table(table, config, shared, differing, seq_len),
         learning_rate=_learning_rate(table),
-        corpus=_only(table, "corpus_fingerprint", differing),
-        **_text(table),
+        corpus=_only(corpora),
+        unique_tokens=_unique_tokens(table),
+        repeats=_repeats(table),
         differing={name: tuple(values) for name, values in differing.items()},
     )
 
 
-def _only(table: Table, name: str, differing: dict[str, list]) -> str | None:
-    """The one value of a column of text, None where there is no such column or it is empty."""
-    values = sorted({printable(str(v)) for v in table.column_or(name, "") if v not in (None, "")})
-    if len(values) > 1:
-        differing[name] = values
+def _several(values_of: Mapping[str, list]) -> dict[str, list]:
+    """Those columns that have several values."""
+    return {name: values for name, values in values_of.items() if len(values) > 1}
+
+
+def _only(values: list[str]) -> str | None:
+    """The one value; None where there is none or several."""
     return values[0] if len(values) == 1 else None
 
 
-def _most_common(table: Table, name: str, differing: dict[str, list]) -> int | None:
+def _texts(table: Table, name: str) -> list[str]:
+    """The values of a column of text, each once; [] where there is no such column or it is empty."""
+    return sorted({printable(str(v)) for v in table.column_or(name, "") if v not in (None, "")})
+
+
+def _numbers(table: Table, name: str) -> list[float]:
+    """The values of a column of positive numbers, each once; [] where there is no such column."""
+    values = positive_numbers(table, name)
+    return [] if values is None else np.unique(values).tolist()
+
+
+def _most_common(table: Table, name: str) -> int | None:
     """The whole number that more than half of the runs have."""
     values = positive_numbers(table, name)
     if values is None:
         return None
-    distinct = np.unique(values)
-    if len(distinct) > 1:
-        differing[name] = distinct.tolist()
     value = round(majority(values) or 0)
     return value if value >= 1 else None
 
 
-def _text(table: Table) -> Json:
-    """unique_tokens and repeats, from n_tokens and from epochs, the number of times that these read the text."""
+def _values_of_overrides(table: Table) -> dict[str, list[str]]:
+    """{field: its values, each once, "" for runs without it} of the overrides that a plan does not choose anew."""
+    of_runs = overrides.of_runs(table)
+    values_of = {}
+    for field in overrides.fields_of(of_runs):
+        column = field.removeprefix("model.")
+        has_column = column in BUILT and column in table
+        if field not in CHOSEN and not has_column:
+            values_of[field] = sorted({run.get(field, "") for run in of_runs})
+    return values_of
+
+
+def _unique_tokens(table: Table) -> int | None:
+    """Tokens of the text, by n_tokens and by epochs, the number of times that these read it."""
     n_tokens = positive_numbers(table, "n_tokens")
     epochs = positive_numbers(table, "epochs")
     if n_tokens is None or epochs is None:
-        return dict(unique_tokens=None, repeats=None)
-    repeated = epochs > 1 + 1e-9
-    return dict(
-        unique_tokens=max(1, int(round(np.median(n_tokens / epochs)))),
-        repeats=(int(repeated.sum()), float(epochs.max())) if repeated.any() else None,
-    )
+        return None
+    return max(1, round(float(np.median(n_tokens / epochs))))
+
+
+def _repeats(table: Table) -> tuple[int, float] | None:
+    """(how many runs saw text more than once, the most epochs)."""
+    epochs = positive_numbers(table, "epochs")
+    if epochs is None or positive_numbers(table, "n_tokens") is None:
+        return None
+    is_repeated = epochs > 1 + 1e-9
+    return (int(is_repeated.sum()), float(epochs.max())) if is_repeated.any() else None
 
 
 def _experts(table: Table, rows: Array) -> tuple[int, ...] | None:
@@ -220,23 +256,6 @@ def _experts(table: Table, rows: Array) -> tuple[int, ...] | None:
     fitted = [int(v) for v in np.unique(values[rows])]
     spread = np.linspace(0, len(fitted) - 1, min(len(fitted), MOST_EXPERTS)).round().astype(int)
     return tuple(fitted[i] for i in spread)
-
-
-def _shared_overrides(table: Table, differing: dict[str, list]) -> dict[str, str]:
-    """{field: value as Python source} of the config's fields that every run's overrides hold alike."""
-    of_runs = overrides.of_runs(table)
-    common = {}
-    for field in overrides.fields_of(of_runs):
-        values = sorted({run.get(field, "") for run in of_runs})
-        column = field.removeprefix("model.")
-        has_column = column in BUILT and column in table
-        if field in CHOSEN or has_column:
-            continue
-        if len(values) > 1:
-            differing[field] = values
-        elif overrides.can_be_set(field, values[0]):
-            common[field] = values[0]
-    return common
 
 
 def _learning_rate(table: Table) -> RateLaw | None:

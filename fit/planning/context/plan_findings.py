@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fit.fitted_law.law import Law, warning_of
+from fit.fitted_law.extrapolation import warning_of
+from fit.fitted_law.law import Law
 from fit.messages import sentences
 from fit.messages.finding import Finding, finding
 from fit.model.architecture import PAPER, WHOLE_EXPERTS, Architecture

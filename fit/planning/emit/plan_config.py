@@ -14,7 +14,10 @@ from collections.abc import Iterable
 
 from fit.aliases import Json
 from fit.errors import UserError
-from fit.fitted_law.law import Law, load, warning_of
+from fit.fitted_law import extrapolation
+from fit.fitted_law.extrapolation import warning_of
+from fit.fitted_law.law import Law
+from fit.fitted_law.law_files import load
 from fit.fitted_law.models import BUILT
 from fit.fitted_law.published_draws import fits_in_words
 from fit.messages import sentences
@@ -250,7 +253,8 @@ def _checked_config(law: Law, built: Buildable, base: str | None) -> str:
     tuned_for = law if of_runs else load(PAPERS_LAW)
     if not _has_runs_tokenizer(tuned_for, built):
         raise UserError(_other_vocabulary(base, tuned_for.models.vocab_size, built))
-    far = [value for value in tuned_for.extrapolation(built.n_active, built.n_tokens) if _is_far_from_config(value)]
+    outside = extrapolation.outside(tuned_for, built.n_active, built.n_tokens)
+    far = [value for value in outside if _is_far_from_config(value)]
     if far:
         raise UserError(sentences.FAR_FROM_CONFIG.format(outside=warning_of(far), base=base, another=another))
     return base

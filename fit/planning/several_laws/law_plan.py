@@ -5,8 +5,8 @@ import functools
 
 from fit.aliases import Json
 from fit.errors import UserError
-from fit.fitted_law import law_counts
-from fit.fitted_law.law import Law, load
+from fit.fitted_law.law import Law
+from fit.fitted_law.law_files import load
 from fit.model.architecture import Architecture
 from fit.planning import make_problem
 from fit.planning.chosen import optimum, widths_of_runs
@@ -64,7 +64,7 @@ def _plan_of(solution: "_Solution", dense: DensePlan | None, shared: SharedProbl
     model = solution.best
     e = model.n_experts
     granularities = architectures.granularities(law)
-    counted = law_counts.with_law_vocabulary(law, architecture)
+    counted = law.counting.with_vocabulary(architecture)
     columns = counted.columns(architecture.d_model(model.n_active, e), e, law.counts_embedding)
     return LawPlan(
         **{name: model[name] for name in ("n_experts", *MODEL_COLUMNS)},

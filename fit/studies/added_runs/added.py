@@ -12,7 +12,8 @@ import numpy as np
 from fit.aliases import Json
 from fit.errors import UserError
 from fit.fitted_law import overrides
-from fit.fitted_law.law import NAMES, Law
+from fit.fitted_law.law import Law
+from fit.fitted_law.law_files import NAMES
 from fit.fitted_law.settings import DEFAULTS
 from fit.form import PriorSummary
 from fit.messages.finding import Finding, finding

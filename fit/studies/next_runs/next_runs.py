@@ -12,7 +12,7 @@ import numpy as np
 
 from fit.aliases import Array, Floats, Json
 from fit.errors import UserError
-from fit.fitted_law import law_counts
+from fit.fitted_law import planned_models
 from fit.fitted_law.law import Law
 from fit.fitted_law.overrides import DECAY_FRACTION
 from fit.fitted_law.parts import LEVEL, Scatter
@@ -69,7 +69,7 @@ def next_runs(
     solved = solver.best_of_each_number(
         Problem(law, architecture, Constraints(flops=target_flops or runs.flops.max()), experts)
     )
-    of_optima = law_counts.model_columns(law, architecture, solved.d_model, solved.n_experts, solved.n_tokens)
+    of_optima = planned_models.columns_of(law, architecture, solved.d_model, solved.n_experts, solved.n_tokens)
     linear = design.linearised(law, runs, scatter, (possible.columns, grid.columns, of_optima))
     candidate_gradients, grid_gradients, optima_gradients = linear.jacobians
     best = solved.best
@@ -224,7 +224,7 @@ def possible_runs(law: Law, architecture: Architecture, n_blocks: Array, n_exper
     """The Possible runs of these numbers [k]. Raises UserError where the law reads a column that no architecture
     determines."""
     d_model = n_blocks * float(architecture.width_per_block)
-    columns = law_counts.model_columns(law, architecture, d_model, n_experts, n_tokens)
+    columns = planned_models.columns_of(law, architecture, d_model, n_experts, n_tokens)
     model = np.unique(np.stack([n_blocks, n_experts]), axis=1, return_inverse=True)[1].ravel()
     n_active = np.asarray(architecture.n_active(d_model, n_experts))
     scatter = np.ones(len(model))
@@ -262,7 +262,7 @@ def candidates(law: Law, architecture: Architecture, experts: Floats, runs: Runs
     """
     width = float(architecture.width_per_block)
     fewest_tokens = runs.n_tokens.min()
-    narrowest = _blocks(law_counts.with_law_vocabulary(law, architecture), runs.n_active.min())
+    narrowest = _blocks(law.counting.with_vocabulary(architecture), runs.n_active.min())
     cheapest = training_flops(architecture.n_active(narrowest * width), fewest_tokens)
     if cheapest > flops:
         raise UserError(
@@ -300,7 +300,7 @@ def plain_grid(law: Law, architecture: Architecture, experts: Floats, runs: Runs
     decay = decay_of(law)
     ratio = np.median(runs.n_tokens / runs.n_active)
     width = float(architecture.width_per_block)
-    narrowest = _blocks(law_counts.with_law_vocabulary(law, architecture), runs.n_active.min())
+    narrowest = _blocks(law.counting.with_vocabulary(architecture), runs.n_active.min())
     grids = []  # (how far the ratio is off, blocks, longest budget)
     for widest in np.unique(np.geomspace(narrowest, 64 * narrowest, 64).round().astype(int)):
         blocks = np.unique(np.geomspace(narrowest, widest, GRID_WIDTHS).round().astype(int))

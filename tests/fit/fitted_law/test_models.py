@@ -7,7 +7,10 @@ import numpy as np
 import pytest
 
 from fit.errors import UserError
-from fit.fitted_law.law import Law, in_words, load, warning_of
+from fit.fitted_law import extrapolation
+from fit.fitted_law.extrapolation import in_words, warning_of
+from fit.fitted_law.law import Law
+from fit.fitted_law.law_files import load
 from fit.fitted_law.models import Models
 from fit.laws import FORMS
 from fit.model.architecture import BATCH_RAMP, Architecture
@@ -50,14 +53,14 @@ def test_a_published_law_knows_its_papers():
 
 
 def test_what_lies_outside_is_told_by_how_much(law):
-    assert law.extrapolation(14880, 327680, 8) == [] and law.extrapolation(n_experts=3) == []
-    found = law.extrapolation(14880 / 4, 2 * 1_310_720, 32)
+    assert extrapolation.outside(law, 14880, 327680, 8) == [] and extrapolation.outside(law, n_experts=3) == []
+    found = extrapolation.outside(law, 14880 / 4, 2 * 1_310_720, 32)
     assert [(o["column"], o["factor"]) for o in found] == [
         ("n_active", pytest.approx(4)),
         ("n_tokens", pytest.approx(2)),
         ("n_experts", pytest.approx(4)),
     ]
-    assert [o["column"] for o in law.extrapolation(69696, 2e6)] == ["n_tokens", "training_flops"]
+    assert [o["column"] for o in extrapolation.outside(law, 69696, 2e6)] == ["n_tokens", "training_flops"]
     assert warning_of(found) == (
         "outside the fitted range: n_active 4 times below 14.9K, n_tokens 2 times above 1.31M, "
         "n_experts 4 times above 8"
@@ -67,8 +70,8 @@ def test_what_lies_outside_is_told_by_how_much(law):
 
 def test_tokens_that_the_text_does_not_have(law):
     law = Law(law.name, law.form, law.coefficients, models=Models(unique_tokens=1000))
-    assert in_words(law.extrapolation(n_tokens=3000)) == "n_tokens 3 times the 1K of the text"
-    assert law.extrapolation(n_tokens=1000) == []
+    assert in_words(extrapolation.outside(law, n_tokens=3000)) == "n_tokens 3 times the 1K of the text"
+    assert extrapolation.outside(law, n_tokens=1000) == []
 
 
 def test_text_seen_more_than_once_is_told():

@@ -15,7 +15,7 @@ from configs import joint_moe
 from fit import __main__ as command_line
 from fit.errors import UserError
 from fit.fitted_law import overrides
-from fit.fitted_law.law import load
+from fit.fitted_law.law_files import load
 from fit.planning.emit import emitted
 from fit.studies.next_runs import next_sweep
 from fit.table import table

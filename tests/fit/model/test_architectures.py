@@ -15,7 +15,7 @@ import fit
 from configs import joint_moe, quickstart
 from fit import __main__ as command_line
 from fit.fitted_law import models
-from fit.fitted_law.law import load
+from fit.fitted_law.law_files import load
 from fit.model.architecture import Architecture, Model
 from fit.planning.inputs.constraints import Constraints
 from fit.planning.inputs.problem import Problem

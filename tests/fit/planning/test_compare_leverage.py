@@ -8,7 +8,7 @@ import pytest
 
 import fit
 from fit.fitted_law.architecture_ratios import ArchitectureRatios
-from fit.fitted_law.law import load
+from fit.fitted_law.law_files import load
 from fit.model import reference_model
 from fit.model.architecture import Architecture
 from fit.planning.several_laws import leverage

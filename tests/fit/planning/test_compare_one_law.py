@@ -8,7 +8,8 @@ import pytest
 import fit
 from fit.fitted_law.architecture_ratios import ArchitectureRatios
 from fit.fitted_law.expert_widths import ExpertShares
-from fit.fitted_law.law import Law, load
+from fit.fitted_law.law import Law
+from fit.fitted_law.law_files import load
 
 PUBLISHED = ("joint-moe-2025", "sparsity-2025", "jmoe-bytes-2026", "chinchilla-2022", "chinchilla-refit-2024")
 LIMITS = {
