@@ -5,8 +5,8 @@ law_data.py            the fields of law.json and what follows from them; parts.
 models.py              the models of its runs, from their table: model_fields.py, their fields; table_architecture.py,
                        how they are built, as architecture_ratios.py says it; table_experts.py and expert_widths.py,
                        their experts; batches.py, their batches; overrides.py, what they set in their config
-law.py                 the law: losses and their intervals; counting.py, how it counts parameters; columns.py, what it
-                       reads of models; intervals.py, percentiles over its draws
+law.py                 the law: losses and their intervals; counting.py, how it counts parameters; intervals.py,
+                       percentiles over its draws
 repeated.py            a law of text that is read several times
 law_files.py           laws by their name or file; codec.py, a law.json checked: decoding.py, value by value;
                        older_versions.py, files of older versions; published_draws.py, draws of published laws

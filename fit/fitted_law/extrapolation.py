@@ -1,6 +1,6 @@
 """What of a model lies outside the runs of a law: by what factor, and in words."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,61 +13,40 @@ from fit.model.architecture import Architecture, training_flops
 ROUNDING = 5e-3  # a value outside a range by less than this share counts as inside: three digits hide it
 
 
-def outside(
-    law: Law,
-    n_active: Opt = None,
-    n_tokens: Opt = None,
-    n_experts: Opt = None,
-    flops: Opt = None,
-    **columns: Opt,
-) -> list[Json]:
-    """The values of a model outside the fitted range. None stands for a value that is not known.
+def outside(law: Law, **values: Opt) -> list[Json]:
+    """The values of a model outside the fitted range.
 
     Args:
       law: The law.
-      n_active: Active parameters, as the law counts them.
-      n_tokens: Training tokens.
-      n_experts: Experts of a layer.
-      flops: Of training, by default 6 n_active n_tokens.
-      columns: Others that the law reads, by name.
+      values: By column, as the law counts them; None where one is not known. training_flops are by default
+        6 n_active n_tokens.
 
     Returns:
       A list of {column, value, low, high, factor}, empty inside; `factor` > 1 says how far outside. The column
       unique_tokens is n_tokens against the tokens of the text that the law was fitted on (low is 0).
     """
-    return _rows(_with_ranges(law, n_active, n_tokens, n_experts, flops, **columns))
+    return _rows(_with_ranges(law, values))
 
 
-def are_inside(
-    law: Law,
-    n_active: Opt = None,
-    n_tokens: Opt = None,
-    n_experts: Opt = None,
-    flops: Opt = None,
-    **columns: Opt,
-) -> Array:
-    """Whether models lie inside the fitted range, where `outside` is empty. It takes what that takes; the arguments
-    broadcast."""
-    values = [v for v in (n_active, n_tokens, n_experts, flops, *columns.values()) if v is not None]
-    ranges = _with_ranges(law, n_active, n_tokens, n_experts, flops, **columns).values()
-    fine = [_is_inside(*value_and_range) for value_and_range in ranges]
-    return np.logical_and.reduce(np.broadcast_arrays(True, *fine, *values)[: 1 + len(fine)])
+def are_inside(law: Law, **values: Opt) -> Array:
+    """Whether models lie inside the fitted range, where `outside` is empty. Their values broadcast."""
+    fine = [_is_inside(*value_and_range) for value_and_range in _with_ranges(law, values).values()]
+    known = [value for value in values.values() if value is not None]
+    return np.logical_and.reduce(np.broadcast_arrays(True, *fine, *known)[: 1 + len(fine)])
 
 
-def _with_ranges(
-    law: Law, n_active: Opt, n_tokens: Opt, n_experts: Opt, flops: Opt, **more: Opt
-) -> dict[str, tuple[Any, float, float]]:
+def _with_ranges(law: Law, values: Mapping[str, Opt]) -> dict[str, tuple[Any, float, float]]:
     """{column: (value, low, high)} of the values that are not None and have a known range."""
-    if flops is None and n_active is not None and n_tokens is not None:
-        flops = training_flops(n_active, n_tokens)
-    values = dict(more, n_active=n_active, n_tokens=n_tokens, n_experts=n_experts, training_flops=flops)
+    known = {name: value for name, value in values.items() if value is not None}
+    if {"n_active", "n_tokens"} <= known.keys():
+        known.setdefault("training_flops", training_flops(known["n_active"], known["n_tokens"]))
     ranges = law.ranges
     with_ranges = {}
     for name in (*law.form.columns, *law.fixed, "training_flops"):
-        if values.get(name) is not None and name in ranges:
-            with_ranges[name] = (values[name], *ranges[name])
-    if "n_tokens" in law.form.columns and n_tokens is not None and law.models.unique_tokens:
-        with_ranges["unique_tokens"] = (n_tokens, 0, law.models.unique_tokens)
+        if name in known and name in ranges:
+            with_ranges[name] = (known[name], *ranges[name])
+    if "n_tokens" in law.form.columns and "n_tokens" in known and law.models.unique_tokens:
+        with_ranges["unique_tokens"] = (known["n_tokens"], 0, law.models.unique_tokens)
     return with_ranges
 
 
@@ -97,7 +76,7 @@ def of_model(
 ) -> list[Json]:
     """What is outside of a model of an architecture, as `outside` lists it, its width and depth last.
 
-    Parameters and FLOPs are those that the blocks would have with the law's own vocabulary.
+    Parameters and FLOPs are those that the law counts.
 
     Args:
       law: The law that plans.
@@ -112,11 +91,9 @@ def of_model(
         width = float(architecture.d_model(n_active, n_experts))
         shape = (width, width / architecture.width_per_block)
     d_model, n_blocks = shape
-    if n_total:
-        n_total -= d_model * law.counting.uncounted_rows(architecture)
-    counted = law.counting.n_active(architecture, n_active, d_model)
-    structure = architecture.structure(n_experts) | dict(n_total=n_total, n_active=counted)
-    rows = outside(law, n_tokens=n_tokens, **structure)
+    uncounted = law.counting.uncounted_rows(architecture) * d_model
+    counts = dict(n_active=n_active - uncounted, n_total=n_total - uncounted if n_total else None, n_tokens=n_tokens)
+    rows = outside(law, **counts, **architecture.structure(n_experts))
     if not law.runs.shape_ranges and architecture.width_per_block == law.models.width_per_block:
         return rows  # width and depth follow from the size, whose range n_active shows
     values = dict(d_model=d_model, n_blocks=n_blocks)

@@ -12,7 +12,6 @@ from numpy.typing import ArrayLike
 from fit.aliases import Array, ByName, Numbers
 from fit.errors import UserError
 from fit.fitted_law import intervals, published_draws
-from fit.fitted_law.columns import as_numbers, checked_columns
 from fit.fitted_law.counting import Counting
 from fit.fitted_law.law_data import LawData
 from fit.form import Reduced
@@ -85,7 +84,17 @@ class Law(LawData):
         if arguments["n_experts"] is None:
             arguments = arguments | dict(n_experts=self.only_n_experts or 1.0)
         self.check_experts(arguments["n_experts"], "n_experts")
-        return checked_columns(self.form.name, self.form.columns, arguments)
+        columns = {}
+        for name in self.form.columns:
+            if name not in arguments:
+                raise UserError(f"{name} is missing: the {self.form.name} law reads {', '.join(self.form.columns)}")
+            columns[name] = _as_numbers(name, arguments[name])
+            low, high = table.BOUNDS.get(name, (-np.inf, np.inf))
+            bad = ~((low <= columns[name]) & (columns[name] <= high))
+            if bad.any():
+                first = columns[name].flat[int(np.argmax(bad))]
+                raise UserError(f"{name}: found {first:g}, expected a number from {low:g} to {high:g}")
+        return columns
 
     def check_experts(self, n_experts: object, field: str) -> None:
         """Raises UserError where one of these numbers of experts is not the only one for which the law holds.
@@ -95,18 +104,10 @@ class Law(LawData):
         """
         if self.only_n_experts is None:
             return
-        values = np.atleast_1d(as_numbers(field, n_experts))
+        values = np.atleast_1d(_as_numbers(field, n_experts))
         others = values[values != self.only_n_experts]
         if others.size:
             raise UserError(f"{field}={others[0]:g}: {self.only_words}")
-
-    def check_experts_of(self, models: Table) -> None:
-        """Raises UserError at the first row of a table with another number of experts than the only one of the law."""
-        if self.only_n_experts is None or "n_experts" not in models:
-            return
-        for row, value in zip(models.rows, models.numbers("n_experts"), strict=True):
-            if value != self.only_n_experts:
-                raise UserError(f"{models.path}, row {row}, column n_experts: found {value:g}; {self.only_words}")
 
     def columns_of(self, models: Table) -> dict[str, Array]:
         """The columns that the law reads of a table of models, their parameters counted as it counts them.
@@ -116,7 +117,11 @@ class Law(LawData):
             does not hold.
         """
         validate.require(models, self.form.columns)
-        self.check_experts_of(models)
+        if self.only_n_experts is not None and "n_experts" in models:
+            for row, value in zip(models.rows, models.numbers("n_experts"), strict=True):
+                if value != self.only_n_experts:
+                    where = f"{models.path}, row {row}, column n_experts"
+                    raise UserError(f"{where}: found {value:g}; {self.only_words}")
         columns = {name: models.numbers(name) for name in self.form.columns}
         return self.counting.of_table(models, columns)
 
@@ -176,7 +181,11 @@ class Law(LawData):
           draws: indices of the draws.
         """
         beyond = self.bootstrap.beyond if self.bootstrap else None
-        return np.zeros(np.shape(flops)) if beyond is None else beyond.log_change(flops, draws)
+        if beyond is None:
+            return np.zeros(np.shape(flops))
+        drift = np.array(beyond.drift)[draws].reshape(-1, *[1] * (np.ndim(flops) - 1))
+        with np.errstate(invalid="ignore", divide="ignore"):  # of what is no model, or has no optimum
+            return drift * np.log(np.maximum(np.asarray(flops) / beyond.training_flops, 1))
 
     def predict_interval(
         self,
@@ -219,3 +228,15 @@ class Law(LawData):
             flops = training_flops(models["n_active"], models["n_tokens"])
             log_loss = log_loss + self.log_change(flops[None])
         return intervals.log_interval(log_loss, self.percentiles, self.noise if new_run else None, flops)
+
+
+def _as_numbers(field: str, value: Any) -> Array:
+    """A number, a list or an array as float64 numbers. Raises UserError where it is none.
+
+    Args:
+      field: What the error calls it.
+    """
+    try:
+        return np.asarray(value, float)
+    except (TypeError, ValueError):
+        raise UserError(f"{field}: found {table.shown(value)}, expected numbers") from None

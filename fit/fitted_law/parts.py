@@ -175,12 +175,6 @@ class Beyond(Record):
     training_flops: Positive
     drift: tuple[float, ...]
 
-    def log_change(self, flops: Numbers, draws: slice | Array) -> Array:
-        """The change of log loss in each draw. The arguments are those of Law.log_change."""
-        drift = np.array(self.drift)[draws].reshape(-1, *[1] * (np.ndim(flops) - 1))
-        with np.errstate(invalid="ignore", divide="ignore"):  # of what is no model, or has no optimum
-            return drift * np.log(np.maximum(np.asarray(flops) / self.training_flops, 1))
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Bootstrap(Record):

@@ -21,6 +21,7 @@ OFF = 0.02  # counts further off than this share are reported
 SMALLEST_VOCABULARY = 64
 # {ratio: (column, default)} of those that a table without columns of shapes may have
 RATIO_COLUMNS = dict(top_k=("top_k", 1), shared=("n_shared_experts", 0), granularity=("granularity", 1))
+WHOLE = ("top_k", "shared", "n_dense")  # ratios that are whole numbers
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -87,7 +88,6 @@ def _shape_ratios(
     columns: Columns, size_is_known: bool, width_per_block: int | None
 ) -> tuple[ArchitectureRatios, dict[str, list]]:
     """The ratios that follow from the columns of shapes, and {ratio: its values} of those in which the runs differ."""
-    differing = {}
     is_mixture = columns["n_experts"] > 1
     values_of = dict(
         kv_share=columns["n_kv_heads"] / columns["n_heads"],
@@ -99,20 +99,25 @@ def _shape_ratios(
         shared=columns["n_shared_experts"][is_mixture],
         n_dense=columns["n_dense_blocks"][is_mixture],
     )
-    ratios: dict[str, Any] = {}
-    for name, values in values_of.items():
-        if len(values):
-            values = np.round(values, 6)
-            if values.max() > (1 + ROUNDED) * values.min():
-                differing[name] = np.unique(values).tolist()
-            ratios[name] = _usual(values)
+    rounded = {name: np.round(values, 6) for name, values in values_of.items() if len(values)}
+    ratios, differing = _usual_ratios(rounded, ROUNDED)
     head_dim = majority(columns["head_dim"]) if size_is_known else None
-    # the width per block, where nothing is known of heads
-    ratios["head_dim"] = 0 if head_dim in (None, width_per_block) else head_dim
-    for name in ("top_k", "shared", "n_dense", "head_dim"):
-        if name in ratios:
+    if head_dim is None or head_dim == width_per_block:
+        return ratios, differing
+    return dataclasses.replace(ratios, head_dim=int(head_dim)), differing
+
+
+def _usual_ratios(values_of: dict[str, Array], tolerance: float) -> tuple[ArchitectureRatios, dict[str, list]]:
+    """The usual values, and {ratio: its values} of those that differ by more than the tolerance, a share."""
+    ratios: dict[str, Any] = {}
+    differing = {}
+    for name, values in values_of.items():
+        if values.max() > (1 + tolerance) * values.min():
+            differing[name] = np.unique(values).tolist()
+        ratios[name] = _usual(values)
+        if name in WHOLE:
             ratios[name] = int(ratios[name])
-    ratios["tied"] = bool(ratios["tied"])
+    ratios["tied"] = bool(ratios.get("tied"))
     return ArchitectureRatios(**ratios), differing
 
 
@@ -135,14 +140,9 @@ def _vocabulary(columns: Columns, ratios: ArchitectureRatios, width_per_block: i
 def _expert_ratios(table: Table) -> tuple[ArchitectureRatios, dict[str, list]]:
     """top_k, shared and granularity of the mixtures of a table without columns of shapes, as far as it has their
     columns; and {ratio: its values} of those in which the runs differ."""
-    ratios: dict[str, Any] = {}
-    differing = {}
+    values_of = {}
     for name, (column, default) in RATIO_COLUMNS.items():
         values = numbers_of_mixtures(table, column)
-        if values is None:
-            continue
-        values = np.where(values > 0, values, default)
-        if len(np.unique(values)) > 1:
-            differing[name] = np.unique(values).tolist()
-        ratios[name] = _usual(values) if name == "granularity" else int(_usual(values))
-    return ArchitectureRatios(**ratios), differing
+        if values is not None:
+            values_of[name] = np.where(values > 0, values, default)
+    return _usual_ratios(values_of, 0.0)

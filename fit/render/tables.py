@@ -67,7 +67,7 @@ def memories_of(law: Law, architecture: Architecture, budgets: Sequence[float]) 
 def _marked(law: Law, architecture: Architecture, row: Json) -> Json:
     """The row, with its values outside the fitted range in words."""
     size = float(law.counting.n_active_at(architecture, row["n_active"], row["n_experts"]))
-    outside = extrapolation.outside(law, size, row["n_tokens"], row["n_experts"])
+    outside = extrapolation.outside(law, n_active=size, n_tokens=row["n_tokens"], n_experts=row["n_experts"])
     return row | dict(outside_fitted_range=in_words(outside))
 
 
@@ -204,7 +204,8 @@ def _farthest_outside(law: Law, ends: Sequence[tuple[float, float]], n_experts: 
     """
     farthest: dict[str, Json] = {}
     for n_active, n_tokens in ends:
-        for outside in extrapolation.outside(law, n_active, n_tokens, n_experts, flops):
+        model = dict(n_active=n_active, n_tokens=n_tokens, n_experts=n_experts, training_flops=flops)
+        for outside in extrapolation.outside(law, **model):
             known = farthest.get(outside["column"])
             if known is None or outside["factor"] >= known["factor"]:
                 farthest[outside["column"]] = outside

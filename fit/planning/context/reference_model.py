@@ -89,6 +89,8 @@ def trained_within(reference: PublishedModel, problem: Problem, n_experts: int) 
     return TrainedReference(
         n_tokens=n_tokens,
         loss=loss,
-        extrapolation=extrapolation.outside(law, **columns, n_tokens=n_tokens, flops=training_flops(counted, n_tokens)),
+        extrapolation=extrapolation.outside(
+            law, **columns, n_tokens=n_tokens, training_flops=training_flops(counted, n_tokens)
+        ),
         flops_share=None if needed is None else needed / its_flops,
     )

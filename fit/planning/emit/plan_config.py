@@ -253,7 +253,7 @@ def _checked_config(law: Law, built: Buildable, base: str | None) -> str:
     tuned_for = law if of_runs else load(PAPERS_LAW)
     if not _has_runs_tokenizer(tuned_for, built):
         raise UserError(_other_vocabulary(base, tuned_for.models.vocab_size, built))
-    outside = extrapolation.outside(tuned_for, built.n_active, built.n_tokens)
+    outside = extrapolation.outside(tuned_for, n_active=built.n_active, n_tokens=built.n_tokens)
     far = [value for value in outside if _is_far_from_config(value)]
     if far:
         raise UserError(sentences.FAR_FROM_CONFIG.format(outside=warning_of(far), base=base, another=another))

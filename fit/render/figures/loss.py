@@ -131,7 +131,7 @@ def savings(picture: style.Picture, budgets: Sequence[float]) -> style.Drawn:
                 law.chinchilla_coefficients_at(e, draws), law.chinchilla_coefficients_at(1.0, draws), flops
             )[2]
             ends = style.percentiles(law, ratios)
-        within = extrapolation.are_inside(law, size, tokens, e)
+        within = extrapolation.are_inside(law, n_active=size, n_tokens=tokens, n_experts=e)
         style.curve(axis, flops, ratio, within, picture.looks[e] | dict(every=(i % 6, 6)), ends)
         picture.add(n_experts=e, flops=flops, dense_flops_over_flops=ratio, extrapolated=~within)
     if not np.isfinite(picture.columns["dense_flops_over_flops"]).any():
@@ -253,7 +253,8 @@ def _loss_against_tokens(law: Law, architecture: Architecture, axis: Axes, runs:
         loss = planned_models.loss_of_sizes(law, architecture, e, size, tokens)
         look = dict(color=style.SIZES_MAP(norm(size)), marker="")
         band = style.band(law, architecture, size, tokens, e)
-        style.curve(axis, tokens, loss, extrapolation.are_inside(law, size, tokens, e), look, band)
+        within = extrapolation.are_inside(law, n_active=size, n_tokens=tokens, n_experts=e)
+        style.curve(axis, tokens, loss, within, look, band)
     looks: style.Look = dict(norm=norm, cmap=style.SIZES_MAP, s=9, edgecolors="white", linewidths=0.3, zorder=3)
     many = rows.sum() > style.MANY
     axis.scatter(runs.n_tokens[rows], runs.loss[rows], c=runs.n_active[rows], rasterized=many, **looks)

@@ -104,7 +104,7 @@ class Picture:
         size, tokens, loss = models
         shown = np.ones(np.shape(loss), bool) if shown is None else shown
         counted = self.law.counting.n_active_at(self.architecture, size, e)
-        within = extrapolation.are_inside(self.law, counted, tokens, e)
+        within = extrapolation.are_inside(self.law, n_active=counted, n_tokens=tokens, n_experts=e)
         ends = band(self.law, self.architecture, size, tokens, e) if with_band else None
         ends = None if ends is None else np.where(shown, ends, np.nan)
         curve(axis, x, np.where(shown, loss, np.nan), within, look or self.looks[float(e)], ends)

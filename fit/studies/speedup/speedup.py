@@ -170,7 +170,7 @@ def _outside(law: Law, experts: Array, law_flops: Array) -> list[Finding]:
     farthest: dict[str, Json] = {}
     pairs = {(float(e), float(flops)) for e, flops in zip(experts, law_flops, strict=True)}
     for e, flops in pairs:
-        for outside in extrapolation.outside(law, n_experts=e, flops=flops):
+        for outside in extrapolation.outside(law, n_experts=e, training_flops=flops):
             column = outside["column"]
             if column not in farthest or outside["factor"] > farthest[column]["factor"]:
                 farthest[column] = outside

@@ -53,14 +53,17 @@ def test_a_published_law_knows_its_papers():
 
 
 def test_what_lies_outside_is_told_by_how_much(law):
-    assert extrapolation.outside(law, 14880, 327680, 8) == [] and extrapolation.outside(law, n_experts=3) == []
-    found = extrapolation.outside(law, 14880 / 4, 2 * 1_310_720, 32)
+    def outside(n_active, n_tokens, n_experts=None):
+        return extrapolation.outside(law, n_active=n_active, n_tokens=n_tokens, n_experts=n_experts)
+
+    assert outside(14880, 327680, 8) == [] and extrapolation.outside(law, n_experts=3) == []
+    found = outside(14880 / 4, 2 * 1_310_720, 32)
     assert [(o["column"], o["factor"]) for o in found] == [
         ("n_active", pytest.approx(4)),
         ("n_tokens", pytest.approx(2)),
         ("n_experts", pytest.approx(4)),
     ]
-    assert [o["column"] for o in extrapolation.outside(law, 69696, 2e6)] == ["n_tokens", "training_flops"]
+    assert [o["column"] for o in outside(69696, 2e6)] == ["n_tokens", "training_flops"]
     assert warning_of(found) == (
         "outside the fitted range: n_active 4 times below 14.9K, n_tokens 2 times above 1.31M, "
         "n_experts 4 times above 8"

@@ -91,8 +91,11 @@ def test_lines_are_solid_only_where_the_law_was_fitted(drawn, law):
                 d, loss = (np.asarray(v, float) for v in line.get_data())
                 kinds[line.get_linestyle()].append(d[np.isfinite(loss)])
         solid, dashed = (np.concatenate(kinds[kind]) for kind in ("-", "--"))
-        assert len(solid) and extrapolation.are_inside(law, flops / (6 * solid), solid, 1).all()
-        beyond = extrapolation.are_inside(law, flops / (6 * dashed), dashed, 1)
+        within, beyond = (
+            extrapolation.are_inside(law, n_active=flops / (6 * tokens), n_tokens=tokens, n_experts=1)
+            for tokens in (solid, dashed)
+        )
+        assert len(solid) and within.all()
         assert np.mean(beyond) < 0.03  # but for the points where dashes begin
 
 
