@@ -42,7 +42,8 @@ from absl import app, flags
 
 from benchmarks.mixture_laws import clark_runs
 from fit.aliases import Array, ByName
-from fit.fitted_law.law import Law, load
+from fit.fitted_law.law import Law
+from fit.fitted_law.law_files import load
 from fit.fitting import search
 from fit.fitting.problem import Problem, Settings, prepare
 from fit.model.architecture import TRAINING

@@ -24,6 +24,7 @@ BACKENDS = {"slurm": "slurm.py", "gke": "manifest.py"}  # the file that defines 
 CLASSES = (
     "fit.UserError",
     "fit.fitted_law.law.Law",
+    "fit.fitted_law.law_data.LawData",
     "fit.messages.finding.Finding",
     "fit.fitted_law.models.Models",
     "fit.fitted_law.parts.Bootstrap",

@@ -78,9 +78,9 @@ def load(law: "Law | str | os.PathLike") -> "Law":
     Raises:
       UserError: There is no such law, or the file is none.
     """
-    from fit.fitted_law import law as laws
+    from fit.fitted_law import law_files
 
-    return laws.load(law)
+    return law_files.load(law)
 
 
 def save(law: "Law", path: str | os.PathLike) -> None:
@@ -93,9 +93,9 @@ def save(law: "Law", path: str | os.PathLike) -> None:
     Raises:
       UserError: The file cannot be written.
     """
-    from fit.fitted_law import law as laws
+    from fit.fitted_law import law_files
 
-    laws.save(law, path)
+    law_files.save(law, path)
 
 
 @takes_options
@@ -182,11 +182,11 @@ def compare(laws: "Sequence[Law | str | os.PathLike] | None" = None, *, options:
     Raises:
       UserError: No law has a feasible model, or a law cannot be planned with.
     """
-    from fit.fitted_law import law as law_module
+    from fit.fitted_law import law_files
     from fit.planning import make_comparison
     from fit.planning.several_laws.comparison import LAWS
 
-    return make_comparison.compare([law_module.load(each, "laws") for each in laws or LAWS], options)
+    return make_comparison.compare([law_files.load(each, "laws") for each in laws or LAWS], options)
 
 
 @takes_options

@@ -112,7 +112,7 @@ def script(shell: str, trainer: Iterable[str], launcher: Iterable[str]) -> str:
 def fit_flags() -> dict[str, list[Flag]]:
     """{command of fit: its flags}."""
     from fit.__main__ import COMMANDS, run
-    from fit.fitted_law.law import NAMES
+    from fit.fitted_law.law_files import NAMES
 
     flags = {}
     for command in COMMANDS:

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from fit.fitted_law.law import load
+from fit.fitted_law.law_files import load
 from results import laws, make, rows, tables
 
 NAME = "jmoe-bytes-2026"

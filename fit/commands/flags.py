@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable
 
 from fit.errors import UserError
-from fit.fitted_law import law
+from fit.fitted_law import law_files
 from fit.messages import lines
 from fit.options import Options, listed, option, pairs, required, switch, text
 from fit.results import Result
@@ -23,7 +23,7 @@ class OfLaw(Options):
     """A law."""
 
     law: str = required(
-        text("A law.json, or the name of a published law."), f": a law.json, or one of {', '.join(law.NAMES)}"
+        text("A law.json, or the name of a published law."), f": a law.json, or one of {', '.join(law_files.NAMES)}"
     )
 
 

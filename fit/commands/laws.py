@@ -10,7 +10,7 @@ from typing import ClassVar
 from fit import options
 from fit.commands import flags
 from fit.errors import UserError
-from fit.fitted_law.law import NAMES, check_law_file, load, save
+from fit.fitted_law.law_files import NAMES, check_law_file, load, save
 from fit.fitting import fit_law, fit_rates, rates_answer
 from fit.fitting.fit_rates import RateOptions
 from fit.fitting.options import FitOptions

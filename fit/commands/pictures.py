@@ -7,7 +7,7 @@ import os
 from fit import options
 from fit.commands import flags
 from fit.errors import UserError
-from fit.fitted_law.law import load
+from fit.fitted_law.law_files import load
 from fit.messages import lines
 from fit.planning.inputs.chip_flags import kind_and_count
 from fit.planning.inputs.options import ShapeOptions, experts_to_compare

@@ -5,7 +5,7 @@ import dataclasses
 from fit import options
 from fit.commands import flags
 from fit.errors import UserError
-from fit.fitted_law.law import load
+from fit.fitted_law.law_files import load
 from fit.planning import make_comparison, make_plan
 from fit.planning.emit import plan_config
 from fit.planning.inputs.options import CompareOptions, PlanOptions

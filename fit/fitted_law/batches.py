@@ -12,7 +12,7 @@ import numpy as np
 
 from fit.aliases import Array
 from fit.fitted_law.bounds import Rule
-from fit.fitted_law.table_architecture import positive_numbers
+from fit.fitted_law.model_fields import positive_numbers
 from fit.fitted_law.tuning import BATCH
 from fit.model.architecture import BATCH_RAMP, Ramp
 from fit.table.table import Table

@@ -6,28 +6,22 @@ or in the column overrides.
 Axes: n runs.
 """
 
-import ast
 import dataclasses
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated
 
 import numpy as np
 
-from fit.aliases import Array, Json
-from fit.fitted_law import batches
+from fit.aliases import Array
+from fit.fitted_law import batches, overrides
+from fit.fitted_law.architecture_ratios import BY_FIELDS, ArchitectureRatios
 from fit.fitted_law.batches import Batches
 from fit.fitted_law.bounds import Count, Rule
-from fit.fitted_law.config_fields import FIELDS as CONFIG_FIELDS
-from fit.fitted_law.expert_widths import Shares
-from fit.fitted_law.table_architecture import (
-    NAMES,
-    Ratios,
-    architecture_of,
-    majority,
-    positive_numbers,
-    width_per_block_of,
-)
+from fit.fitted_law.expert_widths import ExpertShares
+from fit.fitted_law.model_fields import majority, positive_numbers, width_per_block_of
+from fit.fitted_law.overrides import Overrides
+from fit.fitted_law.table_architecture import architecture_of
 from fit.messages.finding import Finding, finding
 from fit.messages.printable import printable
 from fit.results import Record, optional
@@ -50,7 +44,6 @@ CHOSEN = (
 )
 # and these where the table has a column of them
 BUILT = ("n_kv_heads", "head_dim", "tied_embeddings", "top_k", "d_expert", "n_shared_experts", "n_dense_blocks")
-LONGEST_VALUE = 10_000  # letters of a field's value as Python source; longer ones are none that a person chose
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,16 +61,8 @@ def _can_be_compared(numbers: tuple[int, ...]) -> bool:
     return 1 <= len(numbers) <= MOST_NAMED and all(1 <= number <= BOUNDS["n_experts"][1] for number in numbers)
 
 
-def _are_overrides(overrides: dict[str, str]) -> bool:
-    """Whether this sets fields of a config to literals. An emitted config holds both unchanged."""
-    return all(field in CONFIG_FIELDS and is_literal(source) for field, source in overrides.items())
-
-
 NumbersOfExperts = Annotated[
     tuple[int, ...], Rule(_can_be_compared, f"a list of 1 to {MOST_NAMED} whole numbers from 1 to 1,000,000")
-]
-Overrides = Annotated[
-    dict[str, str], Rule(_are_overrides, "names of a config's fields, such as model.norm, each with a literal as text")
 ]
 
 
@@ -105,9 +90,9 @@ class Models(Record):
 
     vocab_size: Count | None = optional()
     width_per_block: Count | None = optional()
-    architecture: Ratios | None = optional()
+    architecture: ArchitectureRatios | None = optional()
     miscounted: float | None = optional()
-    shares: Shares | None = optional()
+    shares: ExpertShares | None = optional()
     assumed: tuple[Finding, ...] = ()
     seq_len: Count | None = optional()
     final_norm: bool = False
@@ -121,6 +106,43 @@ class Models(Record):
     repeats: tuple[int, float] | None = optional()
     differing: dict[str, tuple[float | str, ...]] = dataclasses.field(default_factory=dict)
 
+    @property
+    def text_overrides(self) -> dict[str, str]:
+        """The override by which the trainer accepts only the runs' text; {} where that is unknown."""
+        corpus = self.corpus or ""
+        is_name_of_text = re.fullmatch("[0-9a-f]{16}", corpus)  # as jmoe names a text
+        return {"data.fingerprint": repr(corpus)} if is_name_of_text else {}
+
+    @property
+    def overrides_with_text(self) -> dict[str, str]:
+        """The overrides that a new model for this law has in common with its runs."""
+        return self.overrides | self.text_overrides
+
+    def findings(self) -> Iterator[Finding]:
+        """Findings on repeated text, and on columns that should have one value for all runs but have several."""
+        if self.repeats:
+            count, most_epochs = self.repeats
+            yield finding("text_repeated", count=count, epochs=most_epochs)
+        for name, values in self.differing.items():
+            if self.architecture and name in self.architecture:
+                continue
+            most = self.get(name) or self.overrides.get(name)
+            shown = first_values(values)
+            yield finding("values_differ", count=len(values), column=name, values=shown, most=most or None)
+        yield from self.architecture_findings()
+
+    def architecture_findings(self) -> Iterator[Finding]:
+        """Findings on how the models are built, where they differ in it or their table does not say all of it."""
+        for name, values in self.differing.items():
+            if self.architecture and name in self.architecture:
+                column = BY_FIELDS.get(name, name)
+                shown = first_values([f"{v:.4g}" for v in values])
+                planned = float(self.architecture[name])
+                yield finding("shapes_differ", count=len(values), column=column, values=shown, planned=planned)
+        if self.miscounted:
+            yield finding("miscounted", off=self.miscounted)
+        yield from self.assumed
+
 
 def from_table(table: Table, rows: Array) -> Models:
     """The models of a law fitted to the runs of a table.
@@ -128,18 +150,26 @@ def from_table(table: Table, rows: Array) -> Models:
     Args:
       rows: indices of the runs fitted, whose numbers of experts n_experts lists.
     """
-    differing: dict[str, list] = {}
-    config = _only(table, "config", differing)
-    sizes = {name: _most_common(table, name, differing) for name in ("vocab_size", "width_per_block")}
-    if "width_per_block" not in table:
-        sizes["width_per_block"] = width_per_block_of(table)
-    known = architecture_of(table, sizes["vocab_size"], sizes["width_per_block"])
-    differing |= known.differing
-    seq_len = _most_common(table, "seq_len", differing)
-    common = _overrides(table, differing) if config else {}
+    configs = _texts(table, "config")
+    corpora = _texts(table, "corpus_fingerprint")
+    config = _only(configs)
+    of_overrides = _values_of_overrides(table) if config else {}
+    shared = {
+        field: values[0]
+        for field, values in of_overrides.items()
+        if len(values) == 1 and overrides.can_be_set(field, values[0])
+    }
+    width_per_block = width_per_block_of(table)
+    if "width_per_block" in table:
+        width_per_block = _most_common(table, "width_per_block")
+    known = architecture_of(table, _most_common(table, "vocab_size"), width_per_block)
+    sizes = {name: _numbers(table, name) for name in ("vocab_size", "width_per_block")}
+    others = {"seq_len": _numbers(table, "seq_len")} | of_overrides | {"corpus_fingerprint": corpora}
+    differing = _several({"config": configs} | sizes) | known.differing | _several(others)
+    seq_len = _most_common(table, "seq_len")
     return Models(
         vocab_size=known.vocab_size,
-        width_per_block=sizes["width_per_block"],
+        width_per_block=width_per_block,
         architecture=known.architecture,
         miscounted=known.miscounted,
         shares=known.shares,
@@ -148,46 +178,74 @@ def from_table(table: Table, rows: Array) -> Models:
         final_norm=all(map(is_yes, table.column_or("final_norm", ""))),
         n_experts=_experts(table, rows),
         base_config=config,
-        overrides=common,
-        batches=batches.from_table(table, config, common, differing, seq_len),
+        overrides=shared,
+        batches=batches.from_table(table, config, shared, differing, seq_len),
         learning_rate=_learning_rate(table),
-        corpus=_only(table, "corpus_fingerprint", differing),
-        **_text(table),
+        corpus=_only(corpora),
+        unique_tokens=_unique_tokens(table),
+        repeats=_repeats(table),
         differing={name: tuple(values) for name, values in differing.items()},
     )
 
 
-def _only(table: Table, name: str, differing: dict[str, list]) -> str | None:
-    """The one value of a column of text, None where there is no such column or it is empty."""
-    values = sorted({printable(str(v)) for v in table.column_or(name, "") if v not in (None, "")})
-    if len(values) > 1:
-        differing[name] = values
+def _several(values_of: Mapping[str, list]) -> dict[str, list]:
+    """Those columns that have several values."""
+    return {name: values for name, values in values_of.items() if len(values) > 1}
+
+
+def _only(values: list[str]) -> str | None:
+    """The one value; None where there is none or several."""
     return values[0] if len(values) == 1 else None
 
 
-def _most_common(table: Table, name: str, differing: dict[str, list]) -> int | None:
+def _texts(table: Table, name: str) -> list[str]:
+    """The values of a column of text, each once; [] where there is no such column or it is empty."""
+    return sorted({printable(str(v)) for v in table.column_or(name, "") if v not in (None, "")})
+
+
+def _numbers(table: Table, name: str) -> list[float]:
+    """The values of a column of positive numbers, each once; [] where there is no such column."""
+    values = positive_numbers(table, name)
+    return [] if values is None else np.unique(values).tolist()
+
+
+def _most_common(table: Table, name: str) -> int | None:
     """The whole number that more than half of the runs have."""
     values = positive_numbers(table, name)
     if values is None:
         return None
-    distinct = np.unique(values)
-    if len(distinct) > 1:
-        differing[name] = distinct.tolist()
     value = round(majority(values) or 0)
     return value if value >= 1 else None
 
 
-def _text(table: Table) -> Json:
-    """unique_tokens and repeats, from n_tokens and from epochs, the number of times that these read the text."""
+def _values_of_overrides(table: Table) -> dict[str, list[str]]:
+    """{field: its values, each once, "" for runs without it} of the overrides that a plan does not choose anew."""
+    of_runs = overrides.of_runs(table)
+    values_of = {}
+    for field in overrides.fields_of(of_runs):
+        column = field.removeprefix("model.")
+        has_column = column in BUILT and column in table
+        if field not in CHOSEN and not has_column:
+            values_of[field] = sorted({run.get(field, "") for run in of_runs})
+    return values_of
+
+
+def _unique_tokens(table: Table) -> int | None:
+    """Tokens of the text, by n_tokens and by epochs, the number of times that these read it."""
     n_tokens = positive_numbers(table, "n_tokens")
     epochs = positive_numbers(table, "epochs")
     if n_tokens is None or epochs is None:
-        return dict(unique_tokens=None, repeats=None)
-    repeated = epochs > 1 + 1e-9
-    return dict(
-        unique_tokens=max(1, int(round(np.median(n_tokens / epochs)))),
-        repeats=(int(repeated.sum()), float(epochs.max())) if repeated.any() else None,
-    )
+        return None
+    return max(1, round(float(np.median(n_tokens / epochs))))
+
+
+def _repeats(table: Table) -> tuple[int, float] | None:
+    """(how many runs saw text more than once, the most epochs)."""
+    epochs = positive_numbers(table, "epochs")
+    if epochs is None or positive_numbers(table, "n_tokens") is None:
+        return None
+    is_repeated = epochs > 1 + 1e-9
+    return (int(is_repeated.sum()), float(epochs.max())) if is_repeated.any() else None
 
 
 def _experts(table: Table, rows: Array) -> tuple[int, ...] | None:
@@ -198,55 +256,6 @@ def _experts(table: Table, rows: Array) -> tuple[int, ...] | None:
     fitted = [int(v) for v in np.unique(values[rows])]
     spread = np.linspace(0, len(fitted) - 1, min(len(fitted), MOST_EXPERTS)).round().astype(int)
     return tuple(fitted[i] for i in spread)
-
-
-def _overrides(table: Table, differing: dict[str, list]) -> dict[str, str]:
-    """{field: value as Python source} of the config's fields that every run's overrides hold alike."""
-    of_runs = [split_overrides(printable(str(text))) for text in table.column_or("overrides", "")]
-    common = {}
-    for field in dict.fromkeys(name for overrides in of_runs for name in overrides):
-        values = sorted({overrides.get(field, "") for overrides in of_runs})
-        column = field.removeprefix("model.")
-        has_column = column in BUILT and column in table
-        if field in CHOSEN or has_column:
-            continue
-        if len(values) > 1:
-            differing[field] = values
-        elif field in CONFIG_FIELDS and is_literal(values[0]):
-            common[field] = values[0]
-    return common
-
-
-def split_overrides(text: str) -> dict[str, str]:
-    """{field: value} of a run's overrides, "field=value field=value ..."; a value may hold spaces.
-
-    A field begins the text or follows a space, so that a long word is read once and not from each of its letters.
-    """
-    names = list(re.finditer(r"(?:^| )([\w.]+)=", text))
-    ends = [name.start() for name in names[1:]] + [len(text)]
-    return {name[1]: text[name.end() : end] for name, end in zip(names, ends, strict=False)}
-
-
-def text_of(models: Models) -> dict[str, str]:
-    """{field: value as Python source} by which the trainer accepts only the runs' text; {} where that is unknown."""
-    corpus = models.corpus or ""
-    return {"data.fingerprint": repr(corpus)} if re.fullmatch("[0-9a-f]{16}", corpus) else {}  # as jmoe names a text
-
-
-def overrides(models: Models) -> dict[str, str]:
-    """{field: value as Python source} of what a new model for this law has in common with its runs."""
-    return models.overrides | text_of(models)
-
-
-def is_literal(source: str) -> bool:
-    """Whether `source` is text of a Python literal, which nothing could run, and that Python can write out again."""
-    if len(source) > LONGEST_VALUE:
-        return False
-    try:
-        value = ast.literal_eval(source)
-        return bool(ast.literal_eval(repr(value)) == value)  # infinity and NaN are written as names
-    except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
-        return False
 
 
 def _learning_rate(table: Table) -> RateLaw | None:
@@ -264,33 +273,6 @@ def _learning_rate(table: Table) -> RateLaw | None:
         return None
     constant, of_size, of_experts = (float(f"{value:.10g}") for value in law)
     return RateLaw(constant=constant, n_active=of_size, n_experts=of_experts)
-
-
-def findings(models: Models) -> Iterator[Finding]:
-    """Findings on repeated text, and on columns that should have one value for all runs but have several."""
-    if models.repeats:
-        count, most = models.repeats
-        yield finding("text_repeated", count=count, epochs=most)
-    for name, values in models.differing.items():
-        if models.architecture and name in models.architecture:
-            continue
-        most = models.get(name) or models.overrides.get(name)
-        yield finding("values_differ", count=len(values), column=name, values=first_values(values), most=most or None)
-    yield from of_architecture(models)
-
-
-def of_architecture(models: Models) -> Iterator[Finding]:
-    """Findings on how the runs' models are built, where they differ in it or the table does not say all of it."""
-    for name, values in models.differing.items():
-        if models.architecture and name in models.architecture:
-            shown = first_values([f"{v:.4g}" for v in values])
-            planned = float(models.architecture[name])
-            yield finding(
-                "shapes_differ", count=len(values), column=NAMES.get(name, name), values=shown, planned=planned
-            )
-    if models.miscounted:
-        yield finding("miscounted", off=models.miscounted)
-    yield from models.assumed
 
 
 def first_values(values: Sequence) -> str:

@@ -11,6 +11,7 @@ from fit.messages.finding import Finding
 from fit.results import Record, optional
 from fit.table.runs import Errors
 
+SHAPE = ("d_model", "n_blocks")  # columns whose ranges are known where the table of runs has them
 LEVEL = 0.8  # of profile intervals, like the 10th to 90th percentile of the bootstrap
 WAYS_OF_DRAWING = {  # of the bootstrap, which resamples runs or trunks
     "errors": "the law's own losses with new errors, drawn by {by}",
@@ -38,6 +39,11 @@ class FittedRuns(Record):
     fingerprint: str | None = optional()
     corpora: tuple[str, ...] = ()
     ranges: dict[str, Range] = dataclasses.field(default_factory=dict)
+
+    @property
+    def shape_ranges(self) -> dict[str, tuple[float, float]]:
+        """{column: (low, high)} of d_model and n_blocks, where the table has them."""
+        return {name: self.ranges[name] for name in SHAPE if name in self.ranges}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -159,7 +165,7 @@ class ProfileInterval(Record):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Beyond(Record):
-    """The form's own error beyond the fitted runs (Law.log_change).
+    """The form's own error beyond the fitted runs, which rolling hold-outs measure (fit/fitting/rolling.py).
 
     Attributes:
       training_flops: The largest of these runs.

@@ -8,10 +8,10 @@ import numpy as np
 
 from fit.aliases import Array
 from fit.fitted_law import models
-from fit.fitted_law.law import SHAPE, Law
-from fit.fitted_law.parts import FittedRuns, HoldOut, Starts
+from fit.fitted_law.law import Law
+from fit.fitted_law.model_fields import positive_numbers
+from fit.fitted_law.parts import SHAPE, FittedRuns, HoldOut, Starts
 from fit.fitted_law.settings import Settings
-from fit.fitted_law.table_architecture import positive_numbers
 from fit.fitting import rolling, search, solvers, uncertainty, with_rate
 from fit.fitting.fit_warnings import far_off, of_table, refusals
 from fit.fitting.noise import misfit, noise_of

@@ -7,7 +7,8 @@ from typing import cast
 import numpy as np
 
 from fit.errors import UserError
-from fit.fitted_law.law import Law, load
+from fit.fitted_law.law import Law
+from fit.fitted_law.law_files import load
 from fit.fitted_law.parts import WAYS_OF_DRAWING
 from fit.fitted_law.settings import Settings
 from fit.fitting.law_prior import NO_PRIOR

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from fit.errors import UserError
-from fit.fitted_law import law_counts, tuning
-from fit.fitted_law.law import Law, in_words
+from fit.fitted_law import extrapolation, tuning
+from fit.fitted_law.extrapolation import in_words
+from fit.fitted_law.law import Law
 from fit.fitted_law.tuning import BATCH, OF_MODELS, RATE, Estimate, Tuning
 from fit.messages.finding import Finding
 from fit.table import validate
@@ -50,10 +51,7 @@ def predict(law: Law, table: Table) -> Predictions:
     Raises:
       UserError: for a value that no model has.
     """
-    validate.require(table, law.form.columns)
-    law.check_experts_of(table)
-    values = {name: table.numbers(name) for name in law.form.columns}
-    values = law_counts.columns_of_table(law, table, values)
+    values = law.columns_of(table)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # said among the warnings
         columns: dict[str, list] = {"predicted_loss": law.predict(**values).tolist()}
@@ -65,11 +63,12 @@ def predict(law: Law, table: Table) -> Predictions:
         columns |= dict(law_loss_low=low.tolist(), law_loss_high=high.tolist())
     if law.tuning:
         columns |= _tuned(law.tuning, table)
-    inside = law.inside(**values)
-    columns["outside_fitted_range"] = [
-        "" if inside[i] else in_words(law.extrapolation(**{name: column[i] for name, column in values.items()}))
-        for i in range(len(table))
-    ]
+    inside = extrapolation.are_inside(law, **values)
+    outside = [""] * len(table)
+    for i in np.flatnonzero(~inside):
+        model = {name: column[i] for name, column in values.items()}
+        outside[i] = in_words(extrapolation.outside(law, **model))
+    columns["outside_fitted_range"] = outside
     odd = unlikely(values)
     findings = [odd] if odd else []
     if "loss" in table:

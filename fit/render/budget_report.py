@@ -12,7 +12,9 @@ import numpy as np
 
 from fit.aliases import Json
 from fit.errors import UserError
-from fit.fitted_law.law import Law, in_words, load
+from fit.fitted_law.extrapolation import in_words
+from fit.fitted_law.law import Law
+from fit.fitted_law.law_files import load
 from fit.messages import lines, units
 from fit.model.architecture import TRAINING
 from fit.model.chips import CHIPS

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fit.fitted_law import models
 from fit.fitted_law.law import Law
 from fit.fitted_law.parts import LEVEL, Bootstrap, HoldOut
 from fit.fitted_law.published_draws import drawing_in_words
@@ -26,7 +25,7 @@ def details(law: Law) -> Iterator[Line]:
 def findings(law: Law) -> list[Finding]:
     """Findings on the models of a law, on its errors beyond its runs, and on its fit."""
     beyond = [law.beyond_runs] if law.beyond_runs else []
-    return [*models.findings(law.models), *beyond, *law.findings]
+    return [*law.models.findings(), *beyond, *law.findings]
 
 
 def why_this_form(law: Law) -> Iterator[Line]:

@@ -10,8 +10,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from fit.aliases import Floats, Json
-from fit.fitted_law import law_counts
-from fit.fitted_law.law import Law, in_words
+from fit.fitted_law import extrapolation
+from fit.fitted_law.extrapolation import in_words
+from fit.fitted_law.law import Law
 from fit.fitted_law.published_draws import drawing_in_words
 from fit.form import Reduced
 from fit.laws import FORMS, PRESETS
@@ -65,8 +66,8 @@ def memories_of(law: Law, architecture: Architecture, budgets: Sequence[float]) 
 
 def _marked(law: Law, architecture: Architecture, row: Json) -> Json:
     """The row, with its values outside the fitted range in words."""
-    size = float(law_counts.counted_n_active_at(law, architecture, row["n_active"], row["n_experts"]))
-    outside = law.extrapolation(size, row["n_tokens"], row["n_experts"])
+    size = float(law.counting.n_active_at(architecture, row["n_active"], row["n_experts"]))
+    outside = extrapolation.outside(law, n_active=size, n_tokens=row["n_tokens"], n_experts=row["n_experts"])
     return row | dict(outside_fitted_range=in_words(outside))
 
 
@@ -165,7 +166,7 @@ def table_4(law: Law, architecture: Architecture, experts: Floats = ()) -> Itera
             else:
                 values = dict.fromkeys(names)
             row |= {f"separate_{name}": value for name, value in values.items()}
-        yield row | dict(outside_fitted_range=in_words(law.extrapolation(n_experts=int(e))))
+        yield row | dict(outside_fitted_range=in_words(extrapolation.outside(law, n_experts=int(e))))
 
 
 def table_5(law: Law, architecture: Architecture, experts: Floats = (), budgets: Floats = ()) -> Iterator[Json]:
@@ -203,7 +204,8 @@ def _farthest_outside(law: Law, ends: Sequence[tuple[float, float]], n_experts: 
     """
     farthest: dict[str, Json] = {}
     for n_active, n_tokens in ends:
-        for outside in law.extrapolation(n_active, n_tokens, n_experts, flops):
+        model = dict(n_active=n_active, n_tokens=n_tokens, n_experts=n_experts, training_flops=flops)
+        for outside in extrapolation.outside(law, **model):
             known = farthest.get(outside["column"])
             if known is None or outside["factor"] >= known["factor"]:
                 farthest[outside["column"]] = outside

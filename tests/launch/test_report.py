@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import sweeps
 
-from fit.fitted_law.law import load
+from fit.fitted_law.law_files import load
 from jmoe.storage import files as storage
 from jmoe.storage import ownership
 from launch import curves, sweep_law, sweepfile

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from fit.fitted_law.law import in_words, warning_of
+from fit.fitted_law.extrapolation import in_words, warning_of
 from fit.fitted_law.published_draws import drawing_in_words
 from fit.messages import lines
 from fit.messages.lines import Line

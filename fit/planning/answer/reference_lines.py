@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from fit.aliases import Json
-from fit.fitted_law.law import in_words
+from fit.fitted_law.extrapolation import in_words
 from fit.messages import sentences
 from fit.messages.lines import Line
 from fit.messages.units import say

@@ -1,6 +1,5 @@
 """The models that a plan names, as records, from the bottom up.
 
-extrapolation.py    their sizes outside the runs of the law
 modelled_speed.py   how fast the chips train them
 planned_layout.py   how the chips train them; chips_used.py, how many chips that takes
 cost.py             what they cost: hours, dollars, memory, speeds of serving

@@ -4,14 +4,13 @@ import dataclasses
 
 from fit.aliases import Json
 from fit.errors import UserError
-from fit.fitted_law import law_counts
+from fit.fitted_law import extrapolation
 from fit.fitted_law.repeated import Repeated
 from fit.model import hardware
 from fit.model.architecture import Model, training_flops
 from fit.model.shape import ModelShape
 from fit.planning.chosen import cost, modelled_speed, shape_choice
 from fit.planning.chosen.cost import BuildableCost, CostedModel
-from fit.planning.chosen.extrapolation import extrapolation_of
 from fit.planning.chosen.modelled_speed import Speed
 from fit.planning.chosen.optimum import Optimum
 from fit.planning.chosen.planned_layout import PlannedLayout
@@ -192,7 +191,7 @@ def _built(
         **run_recipe.row(),
         rate_note=recipe.rate_note(law, model, chosen.n_tokens, run_recipe),
         layout=chosen.layout,
-        extrapolation=extrapolation_of(
+        extrapolation=extrapolation.of_model(
             law,
             problem.architecture,
             n_experts=experts_of_law,
@@ -261,7 +260,7 @@ def _interval(problem: Problem, chosen: ChosenModel, experts_of_law: float) -> l
         return None
     shape = chosen.model.shape
     with_its_vocabulary = dataclasses.replace(problem.architecture, vocab_size=chosen.model.fields["vocab_size"])
-    uncounted = law_counts.uncounted_rows(law, with_its_vocabulary) * chosen.model.fields["d_model"]
+    uncounted = law.counting.uncounted_rows(with_its_vocabulary) * chosen.model.fields["d_model"]
     columns = problem.architecture.structure(experts_of_law) | dict(
         n_active=int(shape.n_active) - uncounted, n_total=int(shape.n_total) - uncounted, n_tokens=chosen.n_tokens
     )

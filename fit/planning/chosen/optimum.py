@@ -5,11 +5,11 @@ import dataclasses
 import numpy as np
 
 from fit.aliases import Json
+from fit.fitted_law import extrapolation
 from fit.messages.units import say
 from fit.model.architecture import INFERENCE, training_flops
 from fit.planning.chosen import cost, modelled_speed
 from fit.planning.chosen.cost import Cost, CostedModel
-from fit.planning.chosen.extrapolation import extrapolation_of
 from fit.planning.chosen.modelled_speed import Speed
 from fit.planning.inputs.problem import Problem
 from fit.planning.inputs.training_chips import nearest_number
@@ -165,7 +165,7 @@ def _optimum_at(problem: Problem, best_models: BestModels, i: int, near: list[fl
         training_flops=flops,
         inference_flops_per_token=float(INFERENCE * n_active),
         near_optimal_n_active=near,
-        extrapolation=extrapolation_of(
+        extrapolation=extrapolation.of_model(
             problem.law,
             architecture,
             n_experts=e,

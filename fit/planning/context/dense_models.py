@@ -3,8 +3,8 @@
 import dataclasses
 
 from fit.aliases import Json
+from fit.fitted_law import extrapolation
 from fit.model.architecture import training_flops
-from fit.planning.chosen.extrapolation import extrapolation_of
 from fit.planning.chosen.optimum import Optimum
 from fit.planning.context import repeats
 from fit.planning.inputs.constraints import Constraints
@@ -95,7 +95,7 @@ def against_dense(problem: Problem, best: Optimum) -> DenseComparison | None:
     model = solved.row()
     return DenseComparison(
         **model,
-        extrapolation=extrapolation_of(problem.law, problem.architecture, **_counts(model)),
+        extrapolation=extrapolation.of_model(problem.law, problem.architecture, **_counts(model)),
         loss_saved=float(solved.loss) - best.loss,
         **savings,
         inference_flops_ratio=best.n_active / float(solved.n_active),
@@ -104,7 +104,7 @@ def against_dense(problem: Problem, best: Optimum) -> DenseComparison | None:
 
 
 def _counts(model: Json) -> Json:
-    """The fields of a row of BestModels that extrapolation_of reads."""
+    """The fields of a row of BestModels that extrapolation.of_model reads."""
     return {name: model[name] for name in ("n_experts", "n_active", "n_tokens")}
 
 
@@ -135,7 +135,7 @@ def rules_of_thumb(problem: Problem, best: Optimum) -> list[RuleOfThumb] | None:
             dense_loss=float(dense.loss),
             holds=bool(mixture.loss < dense.loss),
             flops_ratio=float(training_flops(mixture.n_active, mixture.n_tokens) / flops),
-            extrapolation=extrapolation_of(law, architecture, **_counts(model)),
+            extrapolation=extrapolation.of_model(law, architecture, **_counts(model)),
         )
         rows.append(row)
     return rows

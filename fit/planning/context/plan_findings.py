@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fit.fitted_law import models
-from fit.fitted_law.law import Law, warning_of
+from fit.fitted_law.extrapolation import warning_of
+from fit.fitted_law.law import Law
 from fit.messages import sentences
 from fit.messages.finding import Finding, finding
 from fit.model.architecture import PAPER, WHOLE_EXPERTS, Architecture
@@ -174,4 +174,4 @@ def _assumed(law: Law, architecture: Architecture) -> Iterator[Finding]:
     if whole and not law.models.architecture and max(law.experts) > 1:
         values = ", ".join(f"{name} {architecture.structure(2)[name]:g}" for name in whole)
         yield finding("whole_experts", form=law.form.name, columns=" and ".join(whole), values=values)
-    yield from models.of_architecture(law.models)
+    yield from law.models.architecture_findings()

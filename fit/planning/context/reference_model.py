@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from fit.aliases import Json
-from fit.fitted_law import law_counts
+from fit.fitted_law import extrapolation
 from fit.model.architecture import INFERENCE, TRAINING, training_flops
 from fit.model.reference_model import PublishedModel
 from fit.model.step_counts import KEPT
@@ -68,12 +68,12 @@ def trained_within(reference: PublishedModel, problem: Problem, n_experts: int) 
     if n_tokens < 1:
         return None
     its_architecture = reference.architecture()
-    uncounted = law_counts.uncounted_rows(law, its_architecture) * reference.shape.d_model
+    uncounted = law.counting.uncounted_rows(its_architecture) * reference.shape.d_model
     columns = reference.columns(uncounted, bool(law.models.architecture))
     if law.only_n_experts is not None and not np.isclose(float(columns["n_experts"]), law.only_n_experts):
         return None
     loss = float(law.loss(law.coefficients, columns | dict(n_tokens=n_tokens)))
-    counted = law_counts.counted_n_active(law, its_architecture, reference.n_active, reference.shape.d_model)
+    counted = law.counting.n_active(its_architecture, reference.n_active, reference.shape.d_model)
     # the reference model is under no limit of memory, so neither are the models that reach its loss
     within = Constraints(
         flops=SMALLEST_SHARE * constraints.flops,
@@ -89,6 +89,8 @@ def trained_within(reference: PublishedModel, problem: Problem, n_experts: int) 
     return TrainedReference(
         n_tokens=n_tokens,
         loss=loss,
-        extrapolation=law.extrapolation(**columns, n_tokens=n_tokens, flops=training_flops(counted, n_tokens)),
+        extrapolation=extrapolation.outside(
+            law, **columns, n_tokens=n_tokens, training_flops=training_flops(counted, n_tokens)
+        ),
         flops_share=None if needed is None else needed / its_flops,
     )

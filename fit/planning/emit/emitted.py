@@ -4,7 +4,7 @@ import ast
 from collections.abc import Mapping
 
 from fit.errors import UserError
-from fit.fitted_law.config_fields import FIELDS as CONFIG_FIELDS
+from fit.fitted_law.overrides import FIELDS as CONFIG_FIELDS
 
 # The calls that a config makes: of the config that it starts from and of that of the law's runs, of the bound on the
 # warm-up, and of the logarithm of the peak rate.

@@ -14,8 +14,10 @@ from collections.abc import Iterable
 
 from fit.aliases import Json
 from fit.errors import UserError
-from fit.fitted_law import models
-from fit.fitted_law.law import Law, load, warning_of
+from fit.fitted_law import extrapolation
+from fit.fitted_law.extrapolation import warning_of
+from fit.fitted_law.law import Law
+from fit.fitted_law.law_files import load
 from fit.fitted_law.models import BUILT
 from fit.fitted_law.published_draws import fits_in_words
 from fit.messages import sentences
@@ -183,9 +185,9 @@ def _overrides(law: Law, plan: Plan, built: Buildable, base: str) -> dict[str, s
     if is_same(base, plan.base_config):
         overrides = plan.overrides
     elif is_same(base, law.models.base_config):
-        overrides = models.overrides(law.models)
+        overrides = law.models.overrides_with_text
     elif built.vocab_size == law.models.vocab_size:
-        overrides = models.text_of(law.models)
+        overrides = law.models.text_overrides
     if built.n_experts == 1:
         return {field: value for field, value in overrides.items() if field not in OF_MIXTURES}
     return dict(overrides)
@@ -195,7 +197,7 @@ def _overrides_of_text(law: Law, built: Buildable) -> dict[str, str]:
     """{field: literal} of the text of the law's runs, but for its rows, where the model has their tokenizer."""
     if not _has_runs_tokenizer(law, built):
         return {}
-    overrides = models.overrides(law.models)
+    overrides = law.models.overrides_with_text
     return {field: overrides[field] for field in overrides if field.startswith("data.") and field != "data.seq_len"}
 
 
@@ -251,7 +253,8 @@ def _checked_config(law: Law, built: Buildable, base: str | None) -> str:
     tuned_for = law if of_runs else load(PAPERS_LAW)
     if not _has_runs_tokenizer(tuned_for, built):
         raise UserError(_other_vocabulary(base, tuned_for.models.vocab_size, built))
-    far = [value for value in tuned_for.extrapolation(built.n_active, built.n_tokens) if _is_far_from_config(value)]
+    outside = extrapolation.outside(tuned_for, n_active=built.n_active, n_tokens=built.n_tokens)
+    far = [value for value in outside if _is_far_from_config(value)]
     if far:
         raise UserError(sentences.FAR_FROM_CONFIG.format(outside=warning_of(far), base=base, another=another))
     return base

@@ -12,7 +12,8 @@ import numpy as np
 
 from fit.aliases import Json
 from fit.fitted_law.batches import PAPERS_CONFIG
-from fit.fitted_law.law import Law, load
+from fit.fitted_law.law import Law
+from fit.fitted_law.law_files import load
 from fit.fitted_law.tuning import Estimate, Tuning
 from fit.fitting import learning_rate
 from fit.messages import sentences

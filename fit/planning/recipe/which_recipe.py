@@ -10,9 +10,10 @@ import numpy as np
 
 from fit.aliases import Array, Numbers
 from fit.fitted_law import batches as batches_lib
-from fit.fitted_law import law_counts, models
+from fit.fitted_law import extrapolation
 from fit.fitted_law.batches import PAPERS_CONFIG, SEQUENCE
-from fit.fitted_law.law import ROUNDING, Law
+from fit.fitted_law.extrapolation import ROUNDING
+from fit.fitted_law.law import Law
 from fit.fitted_law.tuning import BATCH
 from fit.model.architecture import BATCH_RAMP, PAPER, Architecture, Model, Ramp
 from fit.model.shape import ModelShape
@@ -59,8 +60,8 @@ def tokens_of_recipe(
 
 def _counted(law: Law, architecture: Architecture, shape: ModelShape) -> dict[str, Numbers]:
     """{n_active, n_total} of models as the ranges of a law's runs count them: with the law's own vocabulary."""
-    n_active = law_counts.counted_n_active(law, architecture, shape.n_active, shape.d_model)
-    n_total = shape.n_total - law_counts.uncounted_rows(law, architecture) * shape.d_model
+    n_active = law.counting.n_active(architecture, shape.n_active, shape.d_model)
+    n_total = shape.n_total - law.counting.uncounted_rows(architecture) * shape.d_model
     return dict(n_active=n_active, n_total=n_total)
 
 
@@ -82,7 +83,7 @@ def beyond(law: Law, model: Model, n_tokens: float) -> float:
     The factor is 1 within the runs, and where the law does not say how large they were.
     """
     counted = {name: float(value) for name, value in _counted(law, _as_built(model), model.shape).items()}
-    outside = law.extrapolation(**counted, n_tokens=n_tokens)
+    outside = extrapolation.outside(law, **counted, n_tokens=n_tokens)
     return max([1.0, *(o["factor"] for o in outside if o["column"] in SIZE_COLUMNS and o["value"] > o["high"])])
 
 
@@ -104,7 +105,7 @@ def runs_config(law: Law, papers_shape: bool) -> tuple[str | None, dict[str, str
       papers_shape: whether models have the paper's shape.
     """
     if law.models.base_config:
-        return law.models.base_config, models.overrides(law.models)
+        return law.models.base_config, law.models.overrides_with_text
     has_several_configs = law.models.differing.get("config")
     if has_several_configs or not papers_shape:
         return None, {}

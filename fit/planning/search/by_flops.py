@@ -16,7 +16,7 @@ import numpy as np
 
 from fit.aliases import Array, ByName, Numbers
 from fit.errors import UserError
-from fit.fitted_law import law_counts
+from fit.fitted_law import planned_models
 from fit.messages import sentences
 from fit.messages.units import say
 from fit.model.architecture import root
@@ -89,7 +89,7 @@ def in_draws(problem: Problem, e: float, n_draws: int, coefficients: ByName) -> 
     coefficients = coefficients or law.coefficients
     solved = best_models(problem, np.full(n_draws, e), coefficients)
     more_tokens = solved.n_tokens * (1 + GAIN)
-    loss = law_counts.loss_of_sizes(law, problem.architecture, e, solved.n_active, more_tokens, coefficients)
+    loss = planned_models.loss_of_sizes(law, problem.architecture, e, solved.n_active, more_tokens, coefficients)
     return BestInDraws(
         loss=solved.loss,
         gain=gain_of_tokens(solved.loss, loss),
@@ -160,7 +160,7 @@ class _SizeProblem:
     @property
     def closed_form(self) -> bool:
         """Whether the best size has a closed form."""
-        return law_counts.closed_form_holds_for(self.problem.law, self.problem.architecture)
+        return planned_models.closed_form_holds_for(self.problem.law, self.problem.architecture)
 
     @property
     def of_one_token(self) -> Numbers:
@@ -175,7 +175,7 @@ class _SizeProblem:
     def _loss_on(self, n_active: Array, n_tokens: Array) -> Array:
         """Loss of these sizes on these tokens."""
         law = self.problem.law
-        return law_counts.loss_of_sizes(
+        return planned_models.loss_of_sizes(
             law, self.problem.architecture, self.n_experts, n_active, n_tokens, self.coefficients
         )
 

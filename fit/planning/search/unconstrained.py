@@ -1,7 +1,7 @@
 """The compute-optimal models of a law, however small: those of tables, figures and studies, not of plans."""
 
 from fit.aliases import Array, ByName, Numbers
-from fit.fitted_law import law_counts
+from fit.fitted_law import planned_models
 from fit.fitted_law.law import Law
 from fit.model.architecture import Architecture
 from fit.planning.inputs.constraints import Constraints
@@ -24,7 +24,7 @@ def optima(
     Returns:
       (n_active, n_tokens, loss); NaN where there is no optimum.
     """
-    if law_counts.closed_form_holds_for(law, architecture):
+    if planned_models.closed_form_holds_for(law, architecture):
         reduced = law.chinchilla_coefficients_at(n_experts, coefficients)
         size, tokens = best_size.compute_optimal(*reduced[:4], flops)
         return size, tokens, reduced.loss(size, tokens)

@@ -8,7 +8,7 @@ import functools
 from collections.abc import Iterator
 
 from fit.aliases import Json
-from fit.fitted_law.law import in_words
+from fit.fitted_law.extrapolation import in_words
 from fit.messages.finding import Finding, finding
 from fit.planning.chosen.cost import Serving
 from fit.planning.chosen.modelled_speed import Speed

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from fit.aliases import Floats, Json
 from fit.errors import UserError
-from fit.fitted_law import law_counts
-from fit.fitted_law.law import Law, load
+from fit.fitted_law.law import Law
+from fit.fitted_law.law_files import load
 from fit.model.architecture import Architecture
 from fit.planning import make_problem, solve
 from fit.planning.chosen.optimum import Optimum
@@ -75,7 +75,7 @@ def _plan_of(solution: Solution, dense: DensePlan | None, shared: SharedProblem)
     model = solution.best
     e = model.n_experts
     granularities = architectures.granularities(law)
-    counted = law_counts.with_law_vocabulary(law, architecture)
+    counted = law.counting.with_vocabulary(architecture)
     columns = counted.columns(architecture.d_model(model.n_active, e), e, law.counts_embedding)
     unread = not_read.fields_of(law, solution.requested, shared.used)
     return LawPlan(

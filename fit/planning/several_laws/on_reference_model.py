@@ -1,7 +1,8 @@
 """A model to start from, and the plans that laws of mixtures make instead of it."""
 
 from fit.aliases import Json
-from fit.fitted_law.law import Law, load
+from fit.fitted_law.law import Law
+from fit.fitted_law.law_files import load
 from fit.planning.context import reference_model
 from fit.planning.inputs.options import PlanOptions
 from fit.planning.several_laws.comparison import LAWS, LawPlan, NoPlan

@@ -10,7 +10,6 @@ import math
 import numpy as np
 
 from fit.aliases import Array, ByName
-from fit.fitted_law import law_counts
 from fit.model import hardware
 from fit.model.architecture import Architecture, Model, Ramp
 from fit.model.serving import Served
@@ -88,7 +87,7 @@ def loss_of_shapes(
     """The law's loss of shapes on n_tokens, infinite on less than one.
 
     It applies to models that can be built: their own counts are read, less the parameters of embedding and head that
-    the law does not count. For sizes without a shape see law_counts.loss_of_sizes.
+    the law does not count. For sizes without a shape see planned_models.loss_of_sizes.
 
     Args:
       problem: With the law.
@@ -172,7 +171,7 @@ def _described(  # noqa: PLR0913  what describes models
     memory_bytes = constraints.bytes_per_parameter * exact + cache_bytes
     return ModelGrid(
         shape=shape,
-        uncounted=law_counts.uncounted_rows(problem.law, architecture) * np.asarray(shape.d_model),
+        uncounted=problem.law.counting.uncounted_rows(architecture) * np.asarray(shape.d_model),
         as_published=as_published,
         sequence=which_recipe.sequence_of(problem.law, as_published),
         ramp=None if as_published else which_recipe.batches_of(problem.law),

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 import numpy as np
 
 from fit.aliases import Array, ByName, Floats, Json
-from fit.fitted_law import law_counts
 from fit.fitted_law.law import Law
 from fit.model.architecture import training_flops
 from fit.planning.chosen.buildable import Buildable
@@ -300,7 +299,7 @@ def _rows(ranking: Ranking, hours: float | None) -> Iterator[ExpertOdds]:
         # the form's own error is the same for all numbers of experts: it widens the losses, and changes no best one
         loss = solved.loss[i]
         if draws.rows is not None:
-            n_active = law_counts.counted_n_active(law, architecture, solved.n_active[i], solved.d_model[i])
+            n_active = law.counting.n_active(architecture, solved.n_active[i], solved.d_model[i])
             loss = loss * np.exp(law.log_change(training_flops(n_active, solved.n_tokens[i]), draws.rows))
         columns = dict(n_active=solved.n_active[i], n_tokens=solved.n_tokens[i], loss=loss)
         values = [solved.loss[i] - solved.loss[first], *columns.values()]

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from fit.aliases import Array, Floats, Json, Numbers
 from fit.errors import UserError
-from fit.fitted_law import law_counts
+from fit.fitted_law import extrapolation, planned_models
 from fit.fitted_law.law import Law
 from fit.form import Reduced
 from fit.messages import units
@@ -62,7 +62,7 @@ def _isoflop_panel(picture: style.Picture, axis: Axes, flops: float, runs: Runs 
     tokens_needed = [tokens for tokens, _ in (*best.values(), *points.values())]
     tokens = np.geomspace(*_tokens_shown(law, flops, tokens_needed), style.POINTS)
     size = flops / (TRAINING * tokens)
-    curves = {e: law_counts.loss_of_sizes(law, architecture, e, size, tokens) for e in picture.experts}
+    curves = {e: planned_models.loss_of_sizes(law, architecture, e, size, tokens) for e in picture.experts}
     lowest = min(curves, key=lambda e: curves[e].min())
     losses = []
     for e, loss in curves.items():
@@ -131,7 +131,7 @@ def savings(picture: style.Picture, budgets: Sequence[float]) -> style.Drawn:
                 law.chinchilla_coefficients_at(e, draws), law.chinchilla_coefficients_at(1.0, draws), flops
             )[2]
             ends = style.percentiles(law, ratios)
-        within = law.inside(size, tokens, e)
+        within = extrapolation.are_inside(law, n_active=size, n_tokens=tokens, n_experts=e)
         style.curve(axis, flops, ratio, within, picture.looks[e] | dict(every=(i % 6, 6)), ends)
         picture.add(n_experts=e, flops=flops, dense_flops_over_flops=ratio, extrapolated=~within)
     if not np.isfinite(picture.columns["dense_flops_over_flops"]).any():
@@ -250,10 +250,11 @@ def _loss_against_tokens(law: Law, architecture: Architecture, axis: Axes, runs:
     for size in sizes:
         spanned = runs.n_tokens[rows if some_sizes else rows & (runs.n_active == size)]
         tokens = np.geomspace(spanned.min(), spanned.max(), 50)
-        loss = law_counts.loss_of_sizes(law, architecture, e, size, tokens)
+        loss = planned_models.loss_of_sizes(law, architecture, e, size, tokens)
         look = dict(color=style.SIZES_MAP(norm(size)), marker="")
         band = style.band(law, architecture, size, tokens, e)
-        style.curve(axis, tokens, loss, law.inside(size, tokens, e), look, band)
+        within = extrapolation.are_inside(law, n_active=size, n_tokens=tokens, n_experts=e)
+        style.curve(axis, tokens, loss, within, look, band)
     looks: style.Look = dict(norm=norm, cmap=style.SIZES_MAP, s=9, edgecolors="white", linewidths=0.3, zorder=3)
     many = rows.sum() > style.MANY
     axis.scatter(runs.n_tokens[rows], runs.loss[rows], c=runs.n_active[rows], rasterized=many, **looks)

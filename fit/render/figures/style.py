@@ -16,7 +16,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from fit.aliases import Array, Floats, Numbers
-from fit.fitted_law import law_counts
+from fit.fitted_law import extrapolation, planned_models
 from fit.fitted_law.law import Law
 from fit.fitted_law.published_draws import fits_in_words
 from fit.messages import units
@@ -103,7 +103,8 @@ class Picture:
         """
         size, tokens, loss = models
         shown = np.ones(np.shape(loss), bool) if shown is None else shown
-        within = self.law.inside(law_counts.counted_n_active_at(self.law, self.architecture, size, e), tokens, e)
+        counted = self.law.counting.n_active_at(self.architecture, size, e)
+        within = extrapolation.are_inside(self.law, n_active=counted, n_tokens=tokens, n_experts=e)
         ends = band(self.law, self.architecture, size, tokens, e) if with_band else None
         ends = None if ends is None else np.where(shown, ends, np.nan)
         curve(axis, x, np.where(shown, loss, np.nan), within, look or self.looks[float(e)], ends)
@@ -135,8 +136,8 @@ def band(
     if not law.draws:
         return None
     with np.errstate(all="ignore"):
-        losses = law_counts.loss_of_sizes(law, architecture, n_experts, n_active, n_tokens, drawn(law))
-        flops = training_flops(law_counts.counted_n_active_at(law, architecture, n_active, n_experts), n_tokens)
+        losses = planned_models.loss_of_sizes(law, architecture, n_experts, n_active, n_tokens, drawn(law))
+        flops = training_flops(law.counting.n_active_at(architecture, n_active, n_experts), n_tokens)
         losses = losses * np.exp(law.log_change(np.atleast_2d(flops)))
     return percentiles(law, losses)
 

@@ -12,10 +12,11 @@ import numpy as np
 
 from fit.aliases import Array, Json
 from fit.errors import UserError
-from fit.fitted_law import law_counts
-from fit.fitted_law.law import OURS, PRESETS, Law, load
+from fit.fitted_law import extrapolation
+from fit.fitted_law.law import Law
+from fit.fitted_law.law_files import OURS, load
 from fit.form import Form
-from fit.laws import FORMS
+from fit.laws import FORMS, PRESETS
 from fit.messages import sentences, units
 from fit.messages.catalogue import CATALOGUE
 from fit.model import reference_model, serving
@@ -215,11 +216,11 @@ def _law(law: Law) -> Json:
         origin=_origin(law),
         width_of_runs=models_of_runs.width_per_block,
         shape=shape,
-        own_vocabulary=law_counts.law_vocabulary(law),
-        counted_as_they_are=law_counts.counted_as_they_are(law),
+        own_vocabulary=law.counting.vocab_size,
+        counted_as_they_are=law.counting.as_they_are,
         ranges=_ranges(law),
-        shape_ranges=law_counts.shape_ranges(law),
-        records_shapes=bool(law.shape_ranges),
+        shape_ranges=extrapolation.shape_ranges(law),
+        records_shapes=bool(law.runs.shape_ranges),
         bootstrap=law.bootstrap.to_dict() if law.bootstrap else None,
     )
 

@@ -13,7 +13,6 @@ import numpy as np
 
 from fit.aliases import Array, Json
 from fit.errors import UserError
-from fit.fitted_law import law_counts
 from fit.fitted_law.law import Law
 from fit.model import efficiencies
 from fit.model.architecture import TRAINING
@@ -80,7 +79,7 @@ def speeds_of(law: Law, kind: str, count: int) -> Json | None:
         tokens_per_parameter=TOKENS_PER_PARAMETER,
         mfu_unit=MFU_UNIT,
         tokens_unit=TOKENS_UNIT,
-        uncounted_rows=law_counts.uncounted_rows(law, problem.padded),
+        uncounted_rows=law.counting.uncounted_rows(problem.padded),
         label=calibrations[0].label,
         factors=[calibration.factors() for calibration in calibrations],
         models=rows,

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from fit.aliases import Json
 from fit.errors import UserError
-from fit.fitted_law.law import Law, check_law_file, save
+from fit.fitted_law.law import Law
+from fit.fitted_law.law_files import check_law_file, save
 from fit.fitting import fit_law
 from fit.fitting.options import FitOptions
 from fit.messages.finding import finding

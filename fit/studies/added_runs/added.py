@@ -3,7 +3,6 @@ law's predictions."""
 
 import dataclasses
 import os
-import re
 import shlex
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +11,9 @@ import numpy as np
 
 from fit.aliases import Json
 from fit.errors import UserError
-from fit.fitted_law.law import NAMES, Law
+from fit.fitted_law import overrides
+from fit.fitted_law.law import Law
+from fit.fitted_law.law_files import NAMES
 from fit.fitted_law.settings import DEFAULTS
 from fit.form import PriorSummary
 from fit.messages.finding import Finding, finding
@@ -72,9 +73,10 @@ def runs_of(source: str, table: Table | None) -> list[Json]:
             f"--run={source}: expected a workdir of jmoe.train, with branch-*/result.json, or a table of runs; "
             f"python -m fit import {source} --out=new.csv makes a table of another trainer's run"
         )
-    overrides = _cells(table, "overrides")
-    fields = dict.fromkeys(name for text in overrides for name in re.findall(r"(?:^| )([\w.]+)=", str(text)))
-    return [workdir.row_of(result, list(fields)) for result in workdir.results(source)]
+    fields = []
+    if table is not None:
+        fields = overrides.fields_of(overrides.of_runs(table))
+    return [workdir.row_of(result, fields) for result in workdir.results(source)]
 
 
 def _rows_with_numbers(table: Table) -> list[Json]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from fit.aliases import Array
 from fit.errors import UserError
-from fit.fitted_law import table_architecture
+from fit.fitted_law import model_fields
 from fit.fitting import isoflop
 from fit.model.shape import ModelShape
 from fit.studies.architecture_search import triads
@@ -134,16 +134,14 @@ def _shape_columns(table: tables.Table) -> dict[str, Array]:
     none.
     """
     validate.require(table, ("d_model", "n_tokens", "loss"))
-    overrides = table_architecture.model_overrides(table)
     columns = dict(d_model=table.numbers("d_model", (1, 1e7)))
     if "granularity" in table:
         columns["granularity"] = table.numbers("granularity", (1, 1e4))
-    for name in dict.fromkeys((*table_architecture.WITH_DEFAULT, *REQUIRED)):
+    for name in dict.fromkeys((*model_fields.WITH_DEFAULT, *REQUIRED)):
         least = 0 if name in ("n_dense_blocks", "n_shared_experts") else 1
-        cells = table.column(name) if name in table else [None] * len(table)
-        values = [overrides[i].get(name) if cell in (None, "") else cell for i, cell in enumerate(cells)]
+        values = model_fields.cells(table, name)
         values = [None if least and str(value) in ("0", "0.0") else value for value in values]  # the default
-        default = None if name in REQUIRED else table_architecture.default_of(name, columns)
+        default = None if name in REQUIRED else model_fields.default_of(name, columns)
         if default is None and None in values:
             row = table.rows[values.index(None)]
             raise UserError(f"{table.path}, row {row}: {name} is neither a column nor in overrides")

@@ -12,8 +12,9 @@ import numpy as np
 
 from fit.aliases import Array, Floats, Json
 from fit.errors import UserError
-from fit.fitted_law import law_counts
+from fit.fitted_law import planned_models
 from fit.fitted_law.law import Law
+from fit.fitted_law.overrides import DECAY_FRACTION
 from fit.fitted_law.parts import LEVEL, Scatter
 from fit.model.architecture import Architecture, training_flops
 from fit.planning.inputs.constraints import Constraints
@@ -68,7 +69,7 @@ def next_runs(
     solved = solver.best_of_each_number(
         Problem(law, architecture, Constraints(flops=target_flops or runs.flops.max()), experts)
     )
-    of_optima = law_counts.model_columns(law, architecture, solved.d_model, solved.n_experts, solved.n_tokens)
+    of_optima = planned_models.columns_of(law, architecture, solved.d_model, solved.n_experts, solved.n_tokens)
     linear = design.linearised(law, runs, scatter, (possible.columns, grid.columns, of_optima))
     candidate_gradients, grid_gradients, optima_gradients = linear.jacobians
     best = solved.best
@@ -215,26 +216,15 @@ def _trunks(possible: Possible, chosen: list[int], architecture: Architecture) -
 
 
 def decay_of(law: Law) -> float:
-    """The share of each budget in which the learning rate decays, by the config of the law's runs.
-
-    Raises:
-      UserError: That config has no such share.
-    """
-    source = law.models.overrides.get("optimizer.decay_fraction", str(DECAY))
-    value = ast.literal_eval(source)
-    if not isinstance(value, (int, float)) or not 0 < value < 1:
-        raise UserError(
-            f"--law={law.name}: models.overrides: optimizer.decay_fraction is {source}, expected a number between 0 "
-            "and 1"
-        )
-    return float(value)
+    """The share of each budget in which the learning rate decays, by the config of the law's runs."""
+    return float(ast.literal_eval(law.models.overrides.get(DECAY_FRACTION, str(DECAY))))
 
 
 def possible_runs(law: Law, architecture: Architecture, n_blocks: Array, n_experts: Array, n_tokens: Array) -> Possible:
     """The Possible runs of these numbers [k]. Raises UserError where the law reads a column that no architecture
     determines."""
     d_model = n_blocks * float(architecture.width_per_block)
-    columns = law_counts.model_columns(law, architecture, d_model, n_experts, n_tokens)
+    columns = planned_models.columns_of(law, architecture, d_model, n_experts, n_tokens)
     model = np.unique(np.stack([n_blocks, n_experts]), axis=1, return_inverse=True)[1].ravel()
     n_active = np.asarray(architecture.n_active(d_model, n_experts))
     scatter = np.ones(len(model))
@@ -272,7 +262,7 @@ def candidates(law: Law, architecture: Architecture, experts: Floats, runs: Runs
     """
     width = float(architecture.width_per_block)
     fewest_tokens = runs.n_tokens.min()
-    narrowest = _blocks(law_counts.with_law_vocabulary(law, architecture), runs.n_active.min())
+    narrowest = _blocks(law.counting.with_vocabulary(architecture), runs.n_active.min())
     cheapest = training_flops(architecture.n_active(narrowest * width), fewest_tokens)
     if cheapest > flops:
         raise UserError(
@@ -310,7 +300,7 @@ def plain_grid(law: Law, architecture: Architecture, experts: Floats, runs: Runs
     decay = decay_of(law)
     ratio = np.median(runs.n_tokens / runs.n_active)
     width = float(architecture.width_per_block)
-    narrowest = _blocks(law_counts.with_law_vocabulary(law, architecture), runs.n_active.min())
+    narrowest = _blocks(law.counting.with_vocabulary(architecture), runs.n_active.min())
     grids = []  # (how far the ratio is off, blocks, longest budget)
     for widest in np.unique(np.geomspace(narrowest, 64 * narrowest, 64).round().astype(int)):
         blocks = np.unique(np.geomspace(narrowest, widest, GRID_WIDTHS).round().astype(int))

@@ -4,7 +4,6 @@ import ast
 
 from fit.errors import UserError
 from fit.fitted_law.law import Law
-from fit.fitted_law.models import text_of
 from fit.messages import sentences
 from fit.messages.units import say
 from fit.model.architecture import PAPER, Architecture
@@ -65,7 +64,7 @@ def _config_of_sweep(law: Law, architecture: Architecture, base: str | None) -> 
     config_of_runs, overrides = which_recipe.runs_config(law, architecture == PAPER)
     if base is not None:
         if not plan_config.is_same(base, config_of_runs):
-            overrides = text_of(law.models)
+            overrides = law.models.text_overrides
         return base, overrides
     if config_of_runs is None:
         raise UserError(

@@ -4,7 +4,8 @@ import dataclasses
 
 from fit import options
 from fit.errors import UserError
-from fit.fitted_law.law import NAMES, Law
+from fit.fitted_law.law import Law
+from fit.fitted_law.law_files import NAMES
 from fit.studies.speedup import baseline_speedup, speedup
 from fit.studies.speedup.results import BaselineSpeedup, Speedup
 from fit.table import table

@@ -17,8 +17,9 @@ import numpy as np
 
 from fit.aliases import Array, ByName, Json, Numbers
 from fit.errors import UserError
-from fit.fitted_law import law_counts
-from fit.fitted_law.law import Law, in_words
+from fit.fitted_law import extrapolation
+from fit.fitted_law.extrapolation import in_words
+from fit.fitted_law.law import Law
 from fit.messages.finding import Finding, finding
 from fit.model.architecture import training_flops
 from fit.planning.search.best_size import compute_optimal
@@ -100,7 +101,7 @@ def speedup(law: Law, runs: Table, seed: int = 0, by: str = "flops", verbose: bo
 def _columns(law: Law, runs: Table) -> dict[str, Array]:
     """{column: [n_runs]} of RunSpeedup that the table gives. Raises UserError for a bad value."""
     validate.check(runs, ("n_active", "n_tokens", "loss"))
-    size = law_counts.columns_of_table(law, runs, dict(n_active=runs.numbers("n_active")))["n_active"]
+    size = law.counting.of_table(runs, dict(n_active=runs.numbers("n_active")))["n_active"]
     tokens = runs.numbers("n_tokens")
     loss = runs.numbers("loss")
     experts = np.full(len(loss), float(law.only_n_experts or 1))
@@ -169,7 +170,7 @@ def _outside(law: Law, experts: Array, law_flops: Array) -> list[Finding]:
     farthest: dict[str, Json] = {}
     pairs = {(float(e), float(flops)) for e, flops in zip(experts, law_flops, strict=True)}
     for e, flops in pairs:
-        for outside in law.extrapolation(n_experts=e, flops=flops):
+        for outside in extrapolation.outside(law, n_experts=e, training_flops=flops):
             column = outside["column"]
             if column not in farthest or outside["factor"] > farthest[column]["factor"]:
                 farthest[column] = outside

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from fit import __main__ as command_line
-from fit.fitted_law.law import load
+from fit.fitted_law.law_files import load
 from fit.messages import lines
 from fit.prediction.predictions import against_measured
 from fit.render import law_details

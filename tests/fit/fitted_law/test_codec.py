@@ -10,8 +10,8 @@ import pytest
 
 import fit
 from fit.errors import UserError
-from fit.fitted_law.codec import VERSION
-from fit.fitted_law.law import NAMES, load
+from fit.fitted_law.law_data import VERSION
+from fit.fitted_law.law_files import NAMES, load
 
 ROOT = helpers.ROOT
 OURS = [*ROOT.glob("results/**/law.json"), *ROOT.glob("results/forecasts/laws/*.json")]

@@ -14,8 +14,8 @@ import pytest
 from configs import joint_moe
 from fit import __main__ as command_line
 from fit.errors import UserError
-from fit.fitted_law import config_fields, models
-from fit.fitted_law.law import load
+from fit.fitted_law import overrides
+from fit.fitted_law.law_files import load
 from fit.planning.emit import emitted
 from fit.studies.next_runs import next_sweep
 from fit.table import table
@@ -32,20 +32,23 @@ def run(capsys, *arguments):
 
 
 def test_the_fields_that_a_law_may_set_are_the_trainers():
-    assert config_fields.FIELDS == set(joint_moe.FIELDS)
+    assert overrides.FIELDS == set(joint_moe.FIELDS)
 
 
 NO_FIELDS = [CODE, "seed\n", "config.seed", "no_field", "", "model", "model.d_model = 1; config.seed"]
 NO_LITERALS = ["__import__('os').system('id')", "1e999", "0x" + "f" * 9_000, "1; import os", 3, None, ["1"]]
 
 
-@pytest.mark.parametrize(
-    "overrides", [*({field: "1"} for field in NO_FIELDS), *({"seed": value} for value in NO_LITERALS)], ids=range(14)
-)
-def test_no_config_holds_a_field_or_a_value_that_is_none(tmp_path, capsys, overrides):
+NO_SHARES = ["None", "'half'", "1.5", "True", "0"]
+SET = [(field, "1") for field in NO_FIELDS]
+SET += [("seed", value) for value in NO_LITERALS]
+SET += [("optimizer.decay_fraction", value) for value in NO_SHARES]
+
+
+@pytest.mark.parametrize("field, value", SET, ids=range(len(SET)))
+def test_no_config_holds_a_field_or_a_value_that_is_none(tmp_path, capsys, field, value):
     """Nor does a sweep file, nor the page: what no config has is refused where the law is read."""
-    overrides = {field.format(mark=tmp_path / "mark"): value for field, value in overrides.items()}
-    law = fit_runs.write_demo_law(tmp_path / "law.json", overrides=overrides)
+    law = fit_runs.write_demo_law(tmp_path / "law.json", overrides={field.format(mark=tmp_path / "mark"): value})
     emit = tmp_path / "config.py"
     for flags in (["plan", "--flops=2e12", f"--emit_config={emit}"], ["page", f"--out={emit}"]):
         code, _, err = run(capsys, *flags, f"--law={law}")
@@ -164,7 +167,7 @@ def test_escape_codes_in_a_table_are_written_out(tmp_path, capsys):
 def test_overrides_are_read_in_one_pass():
     """A pattern that begins anew at each letter takes more than an hour for this word."""
     text = "seed=3 data.path='a b/*.txt' batch_tokens=((0, 8),) " + "x" * 640_000
-    fields = models.split_overrides(text)
+    fields = overrides.of_run(text)
     assert list(fields) == ["seed", "data.path", "batch_tokens"] and fields["data.path"] == "'a b/*.txt'"
 
 

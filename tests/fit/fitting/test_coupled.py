@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 import fit
 from fit import __main__ as command_line
 from fit.errors import UserError
-from fit.fitted_law.law import Law, load
+from fit.fitted_law.law import Law
+from fit.fitted_law.law_files import load
 from fit.fitting import fitting, forms, law_prior
 from fit.fitting.problem import Settings
 from fit.form import Form

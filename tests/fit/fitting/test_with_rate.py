@@ -9,7 +9,7 @@ import pytest
 
 import fit
 from fit import __main__ as command_line
-from fit.fitted_law.law import load
+from fit.fitted_law.law_files import load
 from fit.table.table import Table, read, write
 
 LAW = dict(A=2e3, alpha=0.4, B=4e3, beta=0.38, E=1.5)

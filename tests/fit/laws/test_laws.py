@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fit.fitted_law.law import load
+from fit.fitted_law.law_files import load
 from fit.laws import FORMS
 from fit.laws.joint import log_expert_scale
 

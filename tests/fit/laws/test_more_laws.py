@@ -10,8 +10,8 @@ import pytest
 import scipy.optimize
 
 import fit
-from fit.fitted_law import law_counts
-from fit.fitted_law.law import load
+from fit.fitted_law import planned_models
+from fit.fitted_law.law_files import load
 from fit.fitting import form_comparison, search
 from fit.fitting.problem import Settings, prepare
 from fit.laws import FORMS
@@ -141,7 +141,7 @@ def test_fine_grained_counts_leave_the_embedding_out():
     """A plan's models are counted as the law counts them; the plan itself counts as always."""
     width = PAPER.d_model(1e9)
     total = (4 + 9 * 64) * width**3 / 64
-    loss = law_counts.loss_of_sizes(FINE, PAPER, 64, 1e9, 2e10)
+    loss = planned_models.loss_of_sizes(FINE, PAPER, 64, 1e9, 2e10)
     assert loss == pytest.approx(plain_fine(total, 2e10, 1), rel=1e-12)
     planned = make_plan.plan_within(Problem(FINE, PAPER, Constraints(flops=1e20), [8, 64]))
     assert "dense" not in planned  # its dense models follow another law

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from fit.errors import UserError
-from fit.fitted_law.law import Law, load
+from fit.fitted_law.law import Law
+from fit.fitted_law.law_files import load
 from fit.form import Form
 from fit.laws import FORMS, joint
 from fit.model import architecture

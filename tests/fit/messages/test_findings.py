@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import fit
-from fit.fitted_law import models
 from fit.fitting import fit_warnings, fixed_values, forms, with_rate
 from fit.laws import FORMS
 from fit.messages.catalogue import CATALOGUE, NOTE, URGENT, WARNING
@@ -270,7 +269,7 @@ def table_of(columns):
 def of_columns(changes):
     """All findings on a table and on its models."""
     runs = table_of(dict(n_active=SIZES, n_tokens=TOKENS, n_experts=1, loss=LOSSES) | changes)
-    return [*fit_warnings.doubts_of(runs, is_rated=False), *models.findings(fit_runs.models_of(runs))]
+    return [*fit_warnings.doubts_of(runs, is_rated=False), *fit_runs.models_of(runs).findings()]
 
 
 def law_of(runs, form, **options):

@@ -15,7 +15,7 @@ import fit
 from configs import joint_moe, quickstart
 from fit import __main__ as command_line
 from fit.fitted_law import models
-from fit.fitted_law.law import load
+from fit.fitted_law.law_files import load
 from fit.model.architecture import Architecture, Model
 from fit.planning.inputs.constraints import Constraints
 from fit.planning.inputs.problem import Problem
@@ -132,7 +132,7 @@ def test_a_law_counts_models_as_its_runs_are_built(tmp_path):
     np.testing.assert_allclose(own.n_active(read["d_model"], read["n_experts"]), read["n_active"], rtol=1e-12)
     np.testing.assert_allclose(own.n_total(read["d_model"], read["n_experts"]), read["n_total"], rtol=1e-12)
     np.testing.assert_allclose(own.d_model(read["n_active"], read["n_experts"]), read["d_model"], rtol=1e-9)
-    assert law.models.miscounted is None and not list(models.findings(law.models))
+    assert law.models.miscounted is None and not list(law.models.findings())
     config = f"{tmp_path}/planned.py"
     flags = [f"--law={tmp_path}/law.json", "--flops=1e13", "--memory_gb=0.002", "--kv_tokens=4096"]
     assert command_line.run(["plan", *flags, f"--emit_config={config}"]) == 0

@@ -8,7 +8,7 @@ import pytest
 
 import fit
 from fit import __main__ as command_line
-from fit.fitted_law.law import load
+from fit.fitted_law.law_files import load
 from fit.model.architecture import PAPER
 
 SHAPE = dict(vocab_size=PAPER.vocab_size, width_per_block=PAPER.width_per_block)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import fit
-from fit.fitted_law.law import load
-from fit.fitted_law.table_architecture import Ratios
+from fit.fitted_law.architecture_ratios import ArchitectureRatios
+from fit.fitted_law.law_files import load
 from fit.model import reference_model
 from fit.model.architecture import Architecture
 from fit.planning.several_laws import leverage
@@ -57,7 +57,7 @@ def test_a_comparison_has_that_of_the_models_it_names():
 def test_a_law_that_counts_routed_experts_has_that_of_its_models(tmp_path):
     law = load(fit_runs.write_demo_law(tmp_path / "law.json"))
     law = dataclasses.replace(
-        law, models=dataclasses.replace(law.models, architecture=Ratios(granularity=4.0, top_k=2))
+        law, models=dataclasses.replace(law.models, architecture=ArchitectureRatios(granularity=4.0, top_k=2))
     )
     (row,) = fit.compare([law], flops=1e16, experts=(8,)).laws
     without_embedding = row.n_active - 2 * law.models.vocab_size * row.d_model

@@ -6,9 +6,10 @@ import fit_runs
 import pytest
 
 import fit
-from fit.fitted_law.expert_widths import Shares
-from fit.fitted_law.law import Law, load
-from fit.fitted_law.table_architecture import Ratios
+from fit.fitted_law.architecture_ratios import ArchitectureRatios
+from fit.fitted_law.expert_widths import ExpertShares
+from fit.fitted_law.law import Law
+from fit.fitted_law.law_files import load
 
 PUBLISHED = ("joint-moe-2025", "sparsity-2025", "jmoe-bytes-2026", "chinchilla-2022", "chinchilla-refit-2024")
 LIMITS = {
@@ -29,8 +30,8 @@ def demo_law(folder, **models) -> Law:
 def laws(folder) -> dict[str, Law]:
     """{name: law}: as a demo leaves it, of narrow experts, of experts whose width changes with the size, and of another
     vocabulary and width per block."""
-    ratios = Ratios(granularity=4.0, top_k=2, shared=1, kv_share=0.5)
-    shares = Shares(n_active=(1e4, 1e5, 1e6, 1e7), share=(0.2, 0.3, 0.5, 0.6))
+    ratios = ArchitectureRatios(granularity=4.0, top_k=2, shared=1, kv_share=0.5)
+    shares = ExpertShares(n_active=(1e4, 1e5, 1e6, 1e7), share=(0.2, 0.3, 0.5, 0.6))
     return {
         "demo": demo_law(folder),
         "narrow": demo_law(folder, architecture=ratios, final_norm=True),

@@ -11,7 +11,7 @@ import pytest
 
 import fit
 from fit import __main__ as command_line
-from fit.fitted_law.law import load
+from fit.fitted_law.law_files import load
 from fit.model.architecture import Model
 from fit.planning import make_plan, make_problem
 from fit.planning.inputs.options import PlanOptions

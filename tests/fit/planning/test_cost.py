@@ -11,7 +11,8 @@ import pytest
 
 import fit
 from fit.fitted_law import repeated
-from fit.fitted_law.law import Law, load
+from fit.fitted_law.law import Law
+from fit.fitted_law.law_files import load
 from fit.laws import FORMS
 from fit.messages import units
 from fit.model.architecture import PAPER

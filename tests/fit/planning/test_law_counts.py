@@ -11,8 +11,7 @@ import pytest
 
 import fit
 from fit import __main__ as command_line
-from fit.fitted_law import law_counts
-from fit.fitted_law.law import load
+from fit.fitted_law.law_files import load
 from fit.fitted_law.parts import Beyond, FittedRuns, Scatter
 from fit.fitting import fitting
 from fit.laws import FORMS
@@ -114,15 +113,15 @@ def test_by_hours_the_law_sees_its_own_vocabulary_and_the_clock_the_real_one():
 def test_its_own_vocabulary_and_that_of_any_run_stay_as_they_are():
     law = load(LAW)
     for vocab_size in (OWN, 50304):  # with padding
-        assert law_counts.extra_rows(law, Architecture(vocab_size)) == 0
-    assert law_counts.extra_rows(law, Architecture(OWN + 1000)) == 2000
-    assert law_counts.extra_rows(law, Architecture(OWN - 1000, tied=True)) == -1000
+        assert law.counting.extra_rows(Architecture(vocab_size)) == 0
+    assert law.counting.extra_rows(Architecture(OWN + 1000)) == 2000
+    assert law.counting.extra_rows(Architecture(OWN - 1000, tied=True)) == -1000
     models = dataclasses.replace(law.models, differing=dict(vocab_size=(32000.0, float(OWN))))
     several = dataclasses.replace(law, name="mine", models=models)
-    assert law_counts.extra_rows(several, Architecture(32000)) == 0
-    assert law_counts.extra_rows(several, Architecture(32001)) == 2 * (32001 - OWN)
+    assert several.counting.extra_rows(Architecture(32000)) == 0
+    assert several.counting.extra_rows(Architecture(32001)) == 2 * (32001 - OWN)
     unknown = dataclasses.replace(law, name="mine", models=dataclasses.replace(law.models, vocab_size=None))
-    assert law_counts.extra_rows(unknown, Architecture(32000)) == 0
+    assert unknown.counting.extra_rows(Architecture(32000)) == 0
 
 
 def test_draws_and_intervals_follow():

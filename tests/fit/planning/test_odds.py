@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fit
-from fit.fitted_law.law import load
+from fit.fitted_law.law_files import load
 from fit.model import efficiencies
 from fit.model.architecture import PAPER
 from fit.planning import make_plan

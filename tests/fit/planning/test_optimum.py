@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fit
-from fit.fitted_law.law import load
+from fit.fitted_law.law_files import load
 from fit.laws import FORMS
 from fit.model import architecture
 from fit.model.chips import CHIPS

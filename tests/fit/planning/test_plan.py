@@ -13,7 +13,8 @@ from etils import epath
 
 import fit
 from fit import __main__ as command_line
-from fit.fitted_law.law import load
+from fit.fitted_law import extrapolation
+from fit.fitted_law.law_files import load
 from jmoe import cli, train
 from jmoe.config import counts, schema
 from jmoe.config.check import check_config
@@ -269,6 +270,8 @@ def test_predictions_outside_are_marked(folder, tmp_path, capsys):
 
 def test_inside_is_what_extrapolation_leaves_unmarked(folder):
     law = load(f"{folder}/law.json")
-    n, d, e = np.array([1e3, 2e4, 2e4, 2e4]), np.array([5e5, 5e5, 1e7, 5e5]), np.array([1, 8, 8, 16])
-    one_by_one = [not law.extrapolation(*row) for row in zip(n, d, e, strict=True)]
-    assert law.inside(n, d, e).tolist() == one_by_one == [False, True, False, False]
+    models = dict(n_active=[1e3, 2e4, 2e4, 2e4], n_tokens=[5e5, 5e5, 1e7, 5e5], n_experts=[1, 8, 8, 16])
+    rows = [dict(zip(models, row, strict=True)) for row in zip(*models.values(), strict=True)]
+    one_by_one = [not extrapolation.outside(law, **row) for row in rows]
+    arrays = {name: np.array(values) for name, values in models.items()}
+    assert extrapolation.are_inside(law, **arrays).tolist() == one_by_one == [False, True, False, False]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import fit
-from fit.fitted_law.law import load
+from fit.fitted_law.law_files import load
 from fit.model import efficiencies, hardware
 from fit.model.architecture import PAPER
 from fit.model.chips import CHIPS

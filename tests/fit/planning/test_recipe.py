@@ -10,7 +10,7 @@ import pytest
 
 from configs import pretrain
 from fit import __main__ as command_line
-from fit.fitted_law.law import load
+from fit.fitted_law.law_files import load
 from fit.model.architecture import PAPER, Architecture, Model
 from fit.planning.recipe import ramps, rates, recipe
 from jmoe.config import counts, schema

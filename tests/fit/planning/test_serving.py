@@ -10,7 +10,8 @@ import pytest
 
 import fit
 from fit.errors import UserError
-from fit.fitted_law.law import Law, load
+from fit.fitted_law.law import Law
+from fit.fitted_law.law_files import load
 from fit.form import Form
 from fit.laws import joint
 from fit.model import hardware, serving

@@ -5,7 +5,7 @@ import pytest
 
 import fit
 from fit import __main__ as command_line
-from fit.fitted_law.law import NAMES
+from fit.fitted_law.law_files import NAMES
 
 PLANNABLE = [name for name in NAMES if "n_tokens" in fit.load(name).form.columns]
 SPARSITY = ["predict", "--law=sparsity-2025", "--n_total=1e9", "--n_tokens=2e10"]
@@ -36,14 +36,16 @@ def test_counts_that_leave_the_embedding_out_stay_as_they_are():
 
 @pytest.mark.parametrize("vocab_size", [32_000, 50_257, 128_000])
 def test_counts_without_embedding_get_that_which_the_law_counts(vocab_size):
-    """With the law's own vocabulary, whatever the models' is."""
+    """With the law's own vocabulary, whatever the models' is, by Law.predict too."""
     law = fit.load("joint-moe-2025")
     model = dict(n_tokens=[1e10], d_model=[1024], vocab_size=[vocab_size], n_experts=[8])
     named = fit.read(model | dict(params_no_embedding=[5e8]), columns=dict(n_active="params_no_embedding"))
     whole = model | dict(n_active=[5e8 + 2 * vocab_size * 1024])
-    expected = float(law.predict(5e8 + 2 * 50_257 * 1024, 1e10, 8))
+    counted = 5e8 + 2 * 50_257 * 1024, 1e10, 8
     for table in (named, whole):
-        assert fit.predict(law, table).columns["predicted_loss"] == pytest.approx([expected], rel=1e-12)
+        for predicted in (fit.predict(law, table).columns["predicted_loss"], law.predict(table)):
+            assert predicted == pytest.approx([float(law.predict(*counted))], rel=1e-12)
+        assert law.predict_interval(table)[:, 0] == pytest.approx(law.predict_interval(*counted), rel=1e-12)
 
 
 def test_true_and_1_both_tie_the_embedding():

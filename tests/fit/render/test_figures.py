@@ -15,7 +15,8 @@ import pytest
 import fit
 from fit import __main__ as command_line
 from fit.errors import UserError
-from fit.fitted_law.law import load
+from fit.fitted_law import extrapolation
+from fit.fitted_law.law_files import load
 from fit.render import figures
 from fit.render.figures import style
 
@@ -90,8 +91,12 @@ def test_lines_are_solid_only_where_the_law_was_fitted(drawn, law):
                 d, loss = (np.asarray(v, float) for v in line.get_data())
                 kinds[line.get_linestyle()].append(d[np.isfinite(loss)])
         solid, dashed = (np.concatenate(kinds[kind]) for kind in ("-", "--"))
-        assert len(solid) and law.inside(flops / (6 * solid), solid, 1).all()
-        assert np.mean(law.inside(flops / (6 * dashed), dashed, 1)) < 0.03  # but for the points where dashes begin
+        within, beyond = (
+            extrapolation.are_inside(law, n_active=flops / (6 * tokens), n_tokens=tokens, n_experts=1)
+            for tokens in (solid, dashed)
+        )
+        assert len(solid) and within.all()
+        assert np.mean(beyond) < 0.03  # but for the points where dashes begin
 
 
 def test_experts_and_budgets_beyond_the_runs_are_dashed(law):

@@ -9,7 +9,7 @@ import pytest
 from planner_tab import Planner, calculating_tab, typed
 
 from fit import __main__ as command_line
-from fit.fitted_law.law import load
+from fit.fitted_law.law_files import load
 
 LAW = "joint-moe-2025"
 COUNTS = (1, 2, 4, 8, 16, 32, 64)

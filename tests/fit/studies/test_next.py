@@ -231,15 +231,6 @@ def test_grid_and_candidates_have_the_experts_that_a_token_can_choose(law):
         assert set(possible.n_experts) == {1, 4, 8}
 
 
-@pytest.mark.parametrize("share", ["None", "'half'", "1.5", "True"])
-def test_a_law_whose_runs_decay_by_no_share_is_refused(law, tmp_path, share):
-    record = json.loads(law[1].read_text())
-    record["models"].setdefault("overrides", {})["optimizer.decay_fraction"] = share
-    (tmp_path / "law.json").write_text(json.dumps(record))
-    with pytest.raises(fit.UserError, match=f"decay_fraction is {share}, expected a number between 0 and 1"):
-        fit.next(tmp_path / "law.json", law[2], flops=BUDGET, target_flops=TARGET)
-
-
 @given(st.floats(-3, 1))
 def test_an_increase_is_never_announced_as_a_gain(share):
     """Errors that become smaller by a negative share grow."""

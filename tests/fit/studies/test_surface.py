@@ -10,7 +10,7 @@ from fit_runs import TABLE_3, joint_loss
 
 from fit import __main__ as command_line
 from fit.errors import UserError
-from fit.fitted_law.law import load
+from fit.fitted_law.law_files import load
 from fit.fitting import isoflop
 from fit.studies import surface
 from fit.table.table import Table, read, write

@@ -13,8 +13,8 @@ import pytest
 
 import fit
 from fit import __main__ as command_line
+from fit.fitted_law.architecture_ratios import ArchitectureRatios
 from fit.fitted_law.law import Law
-from fit.fitted_law.table_architecture import Ratios
 from fit.fitting.noise import _freedom, projection
 from fit.laws import FORMS
 from fit.messages.finding import in_words
@@ -158,7 +158,7 @@ def test_random_shapes_are_planned_as_they_are_counted(seed):
         narrow | dict(n_total=total),
     ):
         law = law_of(table(**columns, **more))
-        assert (law.models.architecture or Ratios()).top_k == top_k and not law.models.assumed
+        assert (law.models.architecture or ArchitectureRatios()).top_k == top_k and not law.models.assumed
         for size, ratio in zip(active[2:], (total / active)[2:], strict=True):
             plan = fit.plan(law, max_tokens=20 * size, flops=6 * size * 20 * size * 0.999, shape="paper")
             best, built = plan.best, plan.buildable

@@ -1,0 +1,137 @@
+"""What of a model lies outside the runs of a law: by what factor, and in words."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from fit.aliases import Array, Json, Opt
+from fit.fitted_law.law import Law
+from fit.messages.units import amount
+from fit.model.architecture import Architecture, training_flops
+
+ROUNDING = 5e-3  # a value outside a range by less than this share counts as inside: three digits hide it
+
+
+def outside(law: Law, **values: Opt) -> list[Json]:
+    """The values of a model outside the fitted range.
+
+    Args:
+      law: The law.
+      values: By column, as the law counts them; None where one is not known. training_flops are by default
+        6 n_active n_tokens.
+
+    Returns:
+      A list of {column, value, low, high, factor}, empty inside; `factor` > 1 says how far outside. The column
+      unique_tokens is n_tokens against the tokens of the text that the law was fitted on (low is 0).
+    """
+    return _rows(_with_ranges(law, values))
+
+
+def are_inside(law: Law, **values: Opt) -> Array:
+    """Whether models lie inside the fitted range, where `outside` is empty. Their values broadcast."""
+    fine = [_is_inside(*value_and_range) for value_and_range in _with_ranges(law, values).values()]
+    known = [value for value in values.values() if value is not None]
+    return np.logical_and.reduce(np.broadcast_arrays(True, *fine, *known)[: 1 + len(fine)])
+
+
+def _with_ranges(law: Law, values: Mapping[str, Opt]) -> dict[str, tuple[Any, float, float]]:
+    """{column: (value, low, high)} of the values that are not None and have a known range."""
+    known = {name: value for name, value in values.items() if value is not None}
+    if {"n_active", "n_tokens"} <= known.keys():
+        known.setdefault("training_flops", training_flops(known["n_active"], known["n_tokens"]))
+    ranges = law.ranges
+    with_ranges = {}
+    for name in (*law.form.columns, *law.fixed, "training_flops"):
+        if name in known and name in ranges:
+            with_ranges[name] = (known[name], *ranges[name])
+    if "n_tokens" in law.form.columns and "n_tokens" in known and law.models.unique_tokens:
+        with_ranges["unique_tokens"] = (known["n_tokens"], 0, law.models.unique_tokens)
+    return with_ranges
+
+
+def _is_inside(value: Any, low: float, high: float) -> Any:
+    """Whether values lie within a range, or off it by ROUNDING at most."""
+    return (low * (1 - ROUNDING) <= value) & (value <= high * (1 + ROUNDING))
+
+
+def _rows(with_ranges: dict[str, tuple[Any, float, float]]) -> list[Json]:
+    """The rows {column, value, low, high, factor} of those values that are outside their range."""
+    rows = []
+    for column, (value, low, high) in with_ranges.items():
+        if not _is_inside(value, low, high):
+            factor = value / high if value > high else low / value
+            rows.append(dict(column=column, value=float(value), low=low, high=high, factor=float(factor)))
+    return rows
+
+
+def of_model(
+    law: Law,
+    architecture: Architecture,
+    n_experts: float,
+    n_active: float,
+    n_tokens: float,
+    n_total: float | None = None,
+    shape: tuple[float, float] | None = None,
+) -> list[Json]:
+    """What is outside of a model of an architecture, as `outside` lists it, its width and depth last.
+
+    Parameters and FLOPs are those that the law counts.
+
+    Args:
+      law: The law that plans.
+      architecture: How the model is built.
+      n_experts: As the law counts them.
+      n_active: Active parameters, with embedding and head.
+      n_tokens: Training tokens.
+      n_total: All parameters, with embedding and head; None where they do not matter.
+      shape: (d_model, n_blocks); None takes those of the architecture's models of this size.
+    """
+    if shape is None:
+        width = float(architecture.d_model(n_active, n_experts))
+        shape = (width, width / architecture.width_per_block)
+    d_model, n_blocks = shape
+    uncounted = law.counting.uncounted_rows(architecture) * d_model
+    counts = dict(n_active=n_active - uncounted, n_total=n_total - uncounted if n_total else None, n_tokens=n_tokens)
+    rows = outside(law, **counts, **architecture.structure(n_experts))
+    if not law.runs.shape_ranges and architecture.width_per_block == law.models.width_per_block:
+        return rows  # width and depth follow from the size, whose range n_active shows
+    values = dict(d_model=d_model, n_blocks=n_blocks)
+    return rows + _rows({name: (values[name], *ends) for name, ends in shape_ranges(law).items()})
+
+
+def shape_ranges(law: Law) -> dict[str, tuple[float, float]]:
+    """The ranges of width and depth in the law's runs: {"d_model": (low, high), "n_blocks": (low, high)}.
+
+    Where the table of runs has no widths, they follow from sizes and width per block. {} where neither is known.
+    """
+    if law.runs.shape_ranges:
+        return law.runs.shape_ranges
+    width_per_block = law.models.width_per_block
+    sizes = law.ranges.get("n_active")
+    has_vocabulary = law.models.vocab_size is not None and law.counts_embedding
+    if width_per_block is None or sizes is None or not has_vocabulary:
+        return {}
+    low, high = (float(law.architecture.d_model(end)) for end in sizes)
+    return dict(d_model=(low, high), n_blocks=(low / width_per_block, high / width_per_block))
+
+
+def in_words(rows: Iterable[Json]) -> str:
+    """The rows of `outside` in words: "n_tokens 7 times above 1.31M, ..."; "" if there are none."""
+    words = []
+    for row in rows:
+        column = row["column"]
+        is_above = row["value"] > row["high"]
+        end = row["high"] if is_above else row["low"]
+        end = f"{end:.3g}" if column == "training_flops" else amount(end)
+        factor = amount(row["factor"])
+        if column == "unique_tokens":
+            words.append(f"n_tokens {factor} times the {end} of the text")
+        else:
+            words.append(f"{column} {factor} times {'above' if is_above else 'below'} {end}")
+    return ", ".join(words)
+
+
+def warning_of(rows: list[Json]) -> str:
+    """The warning on an answer outside the fitted range; "" for one inside."""
+    return f"outside the fitted range: {in_words(rows)}" if rows else ""
