@@ -133,7 +133,7 @@ def build(problem: Problem, optima: list[Optimum], best: Optimum) -> tuple[Build
     family = problem.request.family
     as_published = chosen.as_published
     run_recipe = recipe.recipe_of(problem.law, chosen.model, chosen.n_tokens, family, batches, as_published)
-    return _built(problem, optima, best, chosen, run_recipe), run_recipe
+    return _built(problem, best, chosen, run_recipe), run_recipe
 
 
 def _chosen(problem: Problem, optima: list[Optimum], best: Optimum) -> ChosenModel | None:
@@ -145,9 +145,7 @@ def _chosen(problem: Problem, optima: list[Optimum], best: Optimum) -> ChosenMod
     return shape_choice.on_grid(problem, optima, best)
 
 
-def _built(
-    problem: Problem, optima: list[Optimum], best: Optimum, chosen: ChosenModel, run_recipe: Recipe
-) -> Buildable:
+def _built(problem: Problem, best: Optimum, chosen: ChosenModel, run_recipe: Recipe) -> Buildable:
     """The model that a plan builds."""
     law = problem.law
     model = chosen.model
@@ -164,7 +162,10 @@ def _built(
     of_model = None
     if problem.constraints.chips is not None:
         chips, speed = _trained_on(problem, chosen, experts_of_law)
-        price = _price(problem, optima, flops, experts_of_law) if speed is None else cost.price_of_speed(chips, speed)
+        if speed is None:  # an MFU is that of all chips: also where some stand idle
+            price = cost.price_of(problem.chips, flops, experts_of_law)
+        else:
+            price = cost.price_of_speed(chips, speed)
         costed = CostedModel(
             shape=shape,
             n_active=n_active,
@@ -235,14 +236,6 @@ def _trained_on(problem: Problem, chosen: ChosenModel, experts_of_law: float) ->
         speed, n_chips = modelled_speed.speed_of_size(problem, experts_of_law, n_active, chosen.n_tokens)
         return problem.chips.with_count(n_chips), speed
     return chips, modelled_speed.speed_of(problem, chips, chosen.tokens_per_second, n_active, chosen.n_tokens)
-
-
-def _price(problem: Problem, optima: list[Optimum], flops: float, experts_of_law: float) -> Json:
-    """{training_hours, training_dollars} at the MFU, which is that of all chips: also where some stand idle."""
-    chips = problem.chips
-    if problem.has_modelled_speeds:
-        chips = dataclasses.replace(chips, mfu=modelled_mfu(optima))
-    return cost.price_of(chips, flops, experts_of_law)
 
 
 def modelled_mfu(optima: list[Optimum]) -> dict[int, float]:

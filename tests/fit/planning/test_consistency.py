@@ -163,7 +163,8 @@ def test_the_best_by_hours_costs_what_the_model_to_build_costs(law):
 @pytest.mark.parametrize("count, flops", [(63, 1e21), (61, 1e22)])
 def test_by_flops_models_are_priced_on_the_chips_that_train_them(count, flops):
     """Where fewer of them are faster: a machine of 8 that is not whole stands idle."""
-    plan = fit.plan(LAW, chips=f"H100:{count}", flops=flops, dollars_per_hour=2)
+    plan = fit.plan(LAW, chips=f"H100:{count}", flops=flops, dollars_per_hour=2, verbose=True)
+    said = " ".join(str(plan).split())
     assert plan.chips.used < count and plan.best.chips < count
     built = plan.buildable
     assert plan.best.speed.mfu[1] == pytest.approx(built.speed.mfu[1], rel=0.15)
@@ -174,6 +175,8 @@ def test_by_flops_models_are_priced_on_the_chips_that_train_them(count, flops):
         assert (row.cost.training_hours, row.cost.training_dollars) == pytest.approx(
             (hours, 2 * chips * hours), rel=1e-3
         )
+        if row.chips is not None:
+            assert f"{row.speed.mfu[1]:.3g} (E = {row.n_experts} on {row.chips})" in said
 
 
 def test_speeds_of_ones_own_are_of_the_models_that_the_grid_has(tmp_path):
