@@ -5,9 +5,10 @@ import dataclasses
 from fit.aliases import Json
 from fit.errors import UserError
 from fit.fitted_law import law_counts
+from fit.fitted_law.law import Law
 from fit.fitted_law.repeated import Repeated
 from fit.model import hardware
-from fit.model.architecture import Model, training_flops
+from fit.model.architecture import Architecture, Model, training_flops
 from fit.model.shape import ModelShape
 from fit.planning.chosen import cost, modelled_speed, shape_choice
 from fit.planning.chosen.cost import BuildableCost, CostedModel
@@ -175,7 +176,8 @@ def _built(problem: Problem, best: Optimum, chosen: ChosenModel, run_recipe: Rec
             price=price,
         )
         of_model = cost.cost_of_buildable(costed, problem.constraints, chips, chosen.layout, run_recipe)
-    interval = _interval(problem, chosen, experts_of_law)
+    as_built = dataclasses.replace(problem.architecture, vocab_size=fields["vocab_size"])
+    interval = _interval(law, as_built, chosen, experts_of_law)
     return Buildable(
         n_experts=model.n_experts,
         **fields,
@@ -195,7 +197,7 @@ def _built(problem: Problem, best: Optimum, chosen: ChosenModel, run_recipe: Rec
         layout=chosen.layout,
         extrapolation=extrapolation_of(
             law,
-            problem.architecture,
+            as_built,
             n_experts=experts_of_law,
             n_active=n_active,
             n_tokens=chosen.n_tokens,
@@ -243,19 +245,17 @@ def modelled_mfu(optima: list[Optimum]) -> dict[int, float]:
     return {row.n_experts: row.speed.mfu[1] if row.speed else MFU for row in optima}
 
 
-def _interval(problem: Problem, chosen: ChosenModel, experts_of_law: float) -> list[float] | None:
-    """The interval of the loss of the model to build, by the law's draws.
+def _interval(law: Law, architecture: Architecture, chosen: ChosenModel, experts_of_law: float) -> list[float] | None:
+    """The interval of the loss of the model to build, by the law's draws. architecture: with the built vocabulary.
 
     It is the interval of a new run's loss where the law knows the noise of runs, else of the law's own value. A law
     without draws, or of repeated text, gives none.
     """
-    law = problem.law
     if not law.draws or isinstance(law, Repeated):
         return None
     shape = chosen.model.shape
-    with_its_vocabulary = dataclasses.replace(problem.architecture, vocab_size=chosen.model.fields["vocab_size"])
-    uncounted = law_counts.uncounted_rows(law, with_its_vocabulary) * chosen.model.fields["d_model"]
-    columns = problem.architecture.structure(experts_of_law) | dict(
+    uncounted = law_counts.uncounted_rows(law, architecture) * chosen.model.fields["d_model"]
+    columns = architecture.structure(experts_of_law) | dict(
         n_active=int(shape.n_active) - uncounted, n_total=int(shape.n_total) - uncounted, n_tokens=chosen.n_tokens
     )
     columns = {name: columns[name] for name in dict.fromkeys((*law.form.columns, "n_active", "n_tokens"))}

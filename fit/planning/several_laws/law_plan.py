@@ -84,7 +84,7 @@ def _plan_of(solution: "_Solution", dense: DensePlan | None, shared: SharedProbl
         not_bounded=reasons_to_doubt.not_bounded(problem, e),
         finest=bool(len(granularities) > 1 and architecture.granularity == max(granularities)),
         extrapolation=model.extrapolation,
-        embedding_share=reasons_to_doubt.embedding_share(architecture, model.d_model, model.n_active),
+        embedding_share=reasons_to_doubt.embedding_share(problem.as_counted, model.d_model, model.n_active),
         not_read=_not_read(law, shared),
         leverage=_leverage(architecture, model),
         dense=dense,

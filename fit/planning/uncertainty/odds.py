@@ -278,7 +278,7 @@ def _n_unusable(law: Law, experts: Floats) -> int:
 def _rows(ranking: Ranking, hours: float | None) -> Iterator[ExpertOdds]:
     """The row of each number of experts. hours: those of the budget, if known."""
     law = ranking.problem.law
-    architecture = ranking.problem.architecture
+    architecture = ranking.problem.as_counted
     draws = ranking.draws
     solved = ranking.solved
     first = ranking.order[0]

@@ -232,6 +232,16 @@ def test_runs_of_the_pretraining_config_have_their_own_recipe(tmp_path):
     assert built.memory_bytes == 2 * built.exact_parameters  # in bfloat16, without a cache
 
 
+@pytest.mark.parametrize("budget", [dict(flops=1e22), dict(hours=100, chips="H100:64")])
+def test_what_lies_outside_is_counted_as_for_the_loss(budget):
+    """Also where the vocabulary is built larger than it is asked for: 12,800 for 12,700."""
+    plan = fit.plan(LAW, shape="vocab_size:12700", **budget)
+    law = load(LAW)
+    for model in (plan.best, plan.buildable):
+        (size,) = (row["value"] for row in model.extrapolation if row["column"] == "n_active")
+        assert float(law.predict(size, model.n_tokens, model.n_experts)) == pytest.approx(model.loss, rel=1e-9)
+
+
 @pytest.mark.parametrize("vocab_size", [8_192, 128_256])
 def test_within_the_runs_sizes_a_plan_has_their_recipe(vocab_size):
     """Sizes are counted with the law's own vocabulary, for the recipe as for what is said to be outside."""
