@@ -154,6 +154,9 @@ def _built(problem: Problem, best: Optimum, chosen: ChosenModel, run_recipe: Rec
     n_total = int(model.shape.n_total)
     experts_of_law = model.n_experts if chosen.law_experts is None else chosen.law_experts
     exact_parameters = run_recipe.exact_parameters(model)
+    constraints = problem.constraints
+    cache_bytes = constraints.bytes_per_kv_element * float(model.shape.kv_elements(constraints.kv_tokens))
+    memory_bytes = constraints.bytes_per_parameter * exact_parameters + cache_bytes
     flops = training_flops(n_active, chosen.n_tokens)
     fields: Json = dict(model.fields)
     forward = int(model.shape.forward_flops(run_recipe.sequence))
@@ -161,7 +164,7 @@ def _built(problem: Problem, best: Optimum, chosen: ChosenModel, run_recipe: Rec
     chips = None
     speed = None
     of_model = None
-    if problem.constraints.chips is not None:
+    if constraints.chips is not None:
         chips, speed = _trained_on(problem, chosen, experts_of_law)
         if speed is None:  # an MFU is that of all chips: also where some stand idle
             price = cost.price_of(problem.chips, flops, experts_of_law)
@@ -172,10 +175,10 @@ def _built(problem: Problem, best: Optimum, chosen: ChosenModel, run_recipe: Rec
             n_active=n_active,
             n_total=n_total,
             n_parameters=exact_parameters,
-            memory_bytes=chosen.memory_bytes,
+            memory_bytes=memory_bytes,
             price=price,
         )
-        of_model = cost.cost_of_buildable(costed, problem.constraints, chips, chosen.layout, run_recipe)
+        of_model = cost.cost_of_buildable(costed, constraints, chips, chosen.layout, run_recipe)
     as_built = dataclasses.replace(problem.architecture, vocab_size=fields["vocab_size"])
     interval = _interval(law, as_built, chosen, experts_of_law)
     return Buildable(
@@ -188,7 +191,7 @@ def _built(problem: Problem, best: Optimum, chosen: ChosenModel, run_recipe: Rec
         n_tokens=chosen.n_tokens,
         loss=chosen.loss,
         loss_of_building=chosen.loss - best.loss,
-        memory_bytes=chosen.memory_bytes,
+        memory_bytes=memory_bytes,
         training_flops=flops,
         exact_forward_flops_per_token=forward,
         exact_training_flops=3 * forward * chosen.n_tokens,

@@ -242,6 +242,15 @@ def test_what_lies_outside_is_counted_as_for_the_loss(budget):
         assert float(law.predict(size, model.n_tokens, model.n_experts)) == pytest.approx(model.loss, rel=1e-9)
 
 
+@pytest.mark.parametrize("flops", [1e18, 1e22])
+def test_memory_is_of_the_weights_that_the_recipe_trains(flops):
+    """Published models have other norms than the paper's, in models of the paper's shape too."""
+    built = fit.plan(LAW, flops=flops, shape="paper", kv_tokens=1000).buildable
+    assert built.as_published == (flops == 1e22)
+    cache = 2 * 1000 * built.n_blocks * built.d_model
+    assert built.memory_bytes == 2 * (built.exact_parameters + cache)
+
+
 @pytest.mark.parametrize("vocab_size", [8_192, 128_256])
 def test_within_the_runs_sizes_a_plan_has_their_recipe(vocab_size):
     """Sizes are counted with the law's own vocabulary, for the recipe as for what is said to be outside."""
