@@ -348,9 +348,10 @@ def _kind(rows: list[ExpertOdds], recommended: int, n_draws: int) -> str | None:
 
 
 def _close_call(first: ExpertOdds, second: ExpertOdds) -> bool:
-    """Whether it hardly matters which of two numbers of experts is chosen."""
-    loss = second.expected_loss - first.expected_loss
-    return loss <= CLOSE * first.expected_loss or share_beyond(first, second) <= CLOSE_BUDGET
+    """Whether it hardly matters which of two numbers of experts is chosen. By medians the first may be the worse."""
+    better, worse = sorted((first, second), key=lambda row: row.expected_loss)
+    loss = worse.expected_loss - better.expected_loss
+    return loss <= CLOSE * better.expected_loss or share_beyond(better, worse) <= CLOSE_BUDGET
 
 
 def share_beyond(first: ExpertOdds, second: ExpertOdds) -> float:

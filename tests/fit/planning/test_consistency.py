@@ -114,6 +114,9 @@ def test_the_odds_are_of_the_number_of_experts_that_is_recommended():
     assert by_budget.odds.recommended == by_budget.best.n_experts != by_budget.odds.by_median
     by_target = make_plan.best_plan(law, PlanOptions(target_loss=2.6))
     assert by_target.odds.recommended == by_target.best.n_experts == by_target.odds.by_median
+    first, second = (by_target.odds.row(e).expected_loss for e in (32, 16))
+    assert f"choosing 16 saves {first - second:.4f} nats" in " ".join(str(by_target).split())
+    assert by_target.odds.close_call == []
 
 
 def test_a_cap_that_does_not_bind_costs_nothing():
