@@ -1,8 +1,8 @@
 """Results of functions: frozen dataclasses that also answer like dictionaries, and pages.
 
 A `Record` is a row or a part of a result: row.n_active, row["n_active"] and dict(row) are the same. A `Result` is what
-a function of `fit` returns. str() of it is what its command prints, to_dict() what the command's --json holds, and
-to_frame() a pandas DataFrame.
+a function of `fit` returns. str() of it is what its command prints, to_dict() what the command's --json holds where it
+has that flag, and to_frame() a pandas DataFrame.
 """
 
 import dataclasses

@@ -26,10 +26,11 @@ def check(command: str, arguments: Sequence[str]) -> None:
     """
     of_python = _arguments_of_python() if command == "law" else set()
     plans = _flags_of_plans() if command == "report" else set()
+    replaced = {flag for flag, _ in WORDS.get(command, {})}
     old = []  # arguments of earlier versions
     new = []  # all arguments as they are typed now
     of_plan = []  # what fit report now takes in --plan="..."
-    for argument in _with_values(arguments, of_python | plans | FIELDS.keys() | REMOVED):
+    for argument in _with_values(arguments, of_python | plans | FIELDS.keys() | replaced):
         name, equals, value = argument.removeprefix("--").partition("=")
         if not argument.startswith("--"):
             new.append(argument)

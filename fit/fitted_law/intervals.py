@@ -28,11 +28,24 @@ def log_interval(
         scale = np.ones(n_models) if flops is None else noise.ratio_at(flops)
         errors = _run_errors(noise.total, count)
         with_errors = (log_loss[:, None] + errors[:, :, None] * scale).reshape(-1, n_models)
-    # plain percentiles of so few draws are too narrow: Weibull's positions reach as far out as they claim to
-    levels = np.clip([(p * (count + 1) - 50) / count for p in percentiles], 0, 100)
-    low, high = np.percentile(with_errors, levels, axis=0, method="hazen")
-    law_low, law_high = np.percentile(log_loss, levels, axis=0, method="hazen")
+    low, high = ends_of(with_errors, percentiles, count)
+    law_low, law_high = ends_of(log_loss, percentiles, count)
     return np.stack([np.minimum(low, law_low), np.maximum(high, law_high)])
+
+
+def ends_of(values: Array, percentiles: Sequence[float], count: int) -> Array:
+    """Percentiles of values over their first axis, [percentiles, ...].
+
+    Plain percentiles of few draws are too narrow: these are at Weibull's positions among the draws, which reach as far
+    out as they claim to.
+
+    Args:
+      values: Of draws, or of draws times equally likely errors.
+      percentiles: The ends.
+      count: How many draws there are.
+    """
+    levels = np.clip([(p * (count + 1) - 50) / count for p in percentiles], 0, 100)
+    return np.percentile(values, levels, axis=0, method="hazen")
 
 
 def _run_errors(deviation: float, count: int) -> Array:

@@ -193,6 +193,11 @@ class LawData:
         return "n_experts" in self.fixed
 
     @property
+    def chooses_experts(self) -> bool:
+        """Whether a plan by the law may choose among numbers of experts."""
+        return self.reads_n_experts and not self.has_fixed_n_experts
+
+    @property
     def experts(self) -> tuple[int, ...]:
         """The numbers of experts that a plan compares by default: those fitted, else the paper's; of a law whose
         formula does not read it, the one number that its models have."""

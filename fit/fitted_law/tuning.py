@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from fit.aliases import ByName, Numbers
+from fit.fitted_law import intervals
 from fit.fitted_law.bounds import Coefficient, Count, Draws, NotNegative, Percentiles, Positive, Range
 from fit.results import Record
 
@@ -190,7 +191,7 @@ class Tuning(Record):
             return Estimate(value, None, None)
         draws = dict(zip(self.coefficients, np.array(self.draws).T[:, :, None], strict=True))
         values = function(_with_logs(draws), np.array(NORMAL_QUANTILES))
-        low, high = np.percentile(values, self.percentiles, method="weibull")
+        low, high = intervals.ends_of(values.ravel(), self.percentiles, len(self.draws))
         return Estimate(value, float(scale(low)), float(scale(high)))
 
 

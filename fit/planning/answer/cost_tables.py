@@ -34,7 +34,8 @@ STEP = (
 def training(plan: Plan, chips: ChipsUsed) -> Iterator[Line]:
     """A row for each number of experts: what training costs and keeps in memory; then what a step takes."""
     if isinstance(chips.mfu, dict):
-        mfu = ", ".join(f"{value:.3g} (E = {e})" for e, value in chips.mfu.items())
+        used = {row.n_experts: f" on {row.chips}" for row in plan.optima if row.chips is not None}
+        mfu = ", ".join(f"{value:.3g} (E = {e}{used.get(e, '')})" for e, value in chips.mfu.items())
     else:
         mfu = f"{chips.mfu:g}, assumed" if chips.mfu_is_assumed else f"{chips.mfu:g}"
     dollars = "" if chips.dollars_per_hour is None else f" and ${chips.dollars_per_hour:g} an hour each"

@@ -66,12 +66,15 @@ def _cost_of_second(odds: Odds) -> str:
     first = odds.row(odds.recommended)
     second = odds.row(odds.second or 0)
     assert first is not None and second is not None
-    share = share_beyond(first, second)
-    budget = say(sentences.ODDS_SHARE, share=share)
-    if odds.budget_hours is not None:
-        budget = duration(share * odds.budget_hours)
     loss = second.expected_loss - first.expected_loss
-    costs = say(sentences.ODDS_COSTS, second=_named(second.n_experts), loss=loss, budget=budget)
+    if loss < 0:  # the first is by medians, as where a loss is to be reached
+        costs = say(sentences.ODDS_SAVES, second=_named(second.n_experts), loss=-loss)
+    else:
+        share = share_beyond(first, second)
+        budget = say(sentences.ODDS_SHARE, share=share)
+        if odds.budget_hours is not None:
+            budget = duration(share * odds.budget_hours)
+        costs = say(sentences.ODDS_COSTS, second=_named(second.n_experts), loss=loss, budget=budget)
     if not odds.close_call:
         return costs
     *most, last = [COLUMNS[name] for name in odds.differ] or [""]

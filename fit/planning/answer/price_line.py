@@ -9,7 +9,7 @@ from fit.planning.chosen.buildable import Buildable
 from fit.planning.chosen.chips_used import ChipsUsed
 from fit.planning.chosen.cost import BuildableCost, Cost
 from fit.planning.chosen.optimum import Optimum
-from fit.planning.inputs.training_chips import nearest_experts_value
+from fit.planning.inputs.training_chips import MFU, nearest_experts_value
 from fit.planning.plan import Plan
 
 
@@ -42,7 +42,10 @@ def _on_chips(plan: Plan, model: Optimum | Buildable, cost: Cost, chips: ChipsUs
         values |= dict(mfu=model.speed.mfu[1], ends=[low, high], chips=_chips_in_words(chips), label=plan.speed_label)
         yield say(sentences.SHORT_PRICE_TIME, **values)
     else:
-        values |= dict(mfu=_mfu_of(model, chips.mfu), assumed=", assumed" if chips.mfu_is_assumed else "")
+        if chips.mfu_is_assumed:  # other models of the plan may have a modelled one
+            values |= dict(mfu=MFU, assumed=", assumed")
+        else:
+            values |= dict(mfu=_mfu_of(model, chips.mfu), assumed="")
         values |= dict(chips=f"{chips.count} x {chips.kind}")  # an MFU is that of all chips
         yield say(sentences.SHORT_PRICE, **values)
     mesh = cost.mesh if isinstance(cost, BuildableCost) else None

@@ -5,9 +5,10 @@ import dataclasses
 from fit.aliases import Json
 from fit.errors import UserError
 from fit.fitted_law import extrapolation
+from fit.fitted_law.law import Law
 from fit.fitted_law.repeated import Repeated
 from fit.model import hardware
-from fit.model.architecture import Model, training_flops
+from fit.model.architecture import Architecture, Model, training_flops
 from fit.model.shape import ModelShape
 from fit.planning.chosen import cost, modelled_speed, shape_choice
 from fit.planning.chosen.cost import BuildableCost, CostedModel
@@ -132,7 +133,7 @@ def build(problem: Problem, optima: list[Optimum], best: Optimum) -> tuple[Build
     family = problem.request.family
     as_published = chosen.as_published
     run_recipe = recipe.recipe_of(problem.law, chosen.model, chosen.n_tokens, family, batches, as_published)
-    return _built(problem, optima, best, chosen, run_recipe), run_recipe
+    return _built(problem, best, chosen, run_recipe), run_recipe
 
 
 def _chosen(problem: Problem, optima: list[Optimum], best: Optimum) -> ChosenModel | None:
@@ -144,9 +145,7 @@ def _chosen(problem: Problem, optima: list[Optimum], best: Optimum) -> ChosenMod
     return shape_choice.on_grid(problem, optima, best)
 
 
-def _built(
-    problem: Problem, optima: list[Optimum], best: Optimum, chosen: ChosenModel, run_recipe: Recipe
-) -> Buildable:
+def _built(problem: Problem, best: Optimum, chosen: ChosenModel, run_recipe: Recipe) -> Buildable:
     """The model that a plan builds."""
     law = problem.law
     model = chosen.model
@@ -154,6 +153,9 @@ def _built(
     n_total = int(model.shape.n_total)
     experts_of_law = model.n_experts if chosen.law_experts is None else chosen.law_experts
     exact_parameters = run_recipe.exact_parameters(model)
+    constraints = problem.constraints
+    cache_bytes = constraints.bytes_per_kv_element * float(model.shape.kv_elements(constraints.kv_tokens))
+    memory_bytes = constraints.bytes_per_parameter * exact_parameters + cache_bytes
     flops = training_flops(n_active, chosen.n_tokens)
     fields: Json = dict(model.fields)
     forward = int(model.shape.forward_flops(run_recipe.sequence))
@@ -161,19 +163,23 @@ def _built(
     chips = None
     speed = None
     of_model = None
-    if problem.constraints.chips is not None:
+    if constraints.chips is not None:
         chips, speed = _trained_on(problem, chosen, experts_of_law)
-        price = _price(problem, optima, flops, experts_of_law) if speed is None else cost.price_of_speed(chips, speed)
+        if speed is None:  # an MFU is that of all chips: also where some stand idle
+            price = cost.price_of(problem.chips, flops, experts_of_law)
+        else:
+            price = cost.price_of_speed(chips, speed)
         costed = CostedModel(
             shape=shape,
             n_active=n_active,
             n_total=n_total,
             n_parameters=exact_parameters,
-            memory_bytes=chosen.memory_bytes,
+            memory_bytes=memory_bytes,
             price=price,
         )
-        of_model = cost.cost_of_buildable(costed, problem.constraints, chips, chosen.layout, run_recipe)
-    interval = _interval(problem, chosen, experts_of_law)
+        of_model = cost.cost_of_buildable(costed, constraints, chips, chosen.layout, run_recipe)
+    as_built = dataclasses.replace(problem.architecture, vocab_size=fields["vocab_size"])
+    interval = _interval(law, as_built, chosen, experts_of_law)
     return Buildable(
         n_experts=model.n_experts,
         **fields,
@@ -184,7 +190,7 @@ def _built(
         n_tokens=chosen.n_tokens,
         loss=chosen.loss,
         loss_of_building=chosen.loss - best.loss,
-        memory_bytes=chosen.memory_bytes,
+        memory_bytes=memory_bytes,
         training_flops=flops,
         exact_forward_flops_per_token=forward,
         exact_training_flops=3 * forward * chosen.n_tokens,
@@ -193,7 +199,7 @@ def _built(
         layout=chosen.layout,
         extrapolation=extrapolation.of_model(
             law,
-            problem.architecture,
+            as_built,
             n_experts=experts_of_law,
             n_active=n_active,
             n_tokens=chosen.n_tokens,
@@ -236,32 +242,22 @@ def _trained_on(problem: Problem, chosen: ChosenModel, experts_of_law: float) ->
     return chips, modelled_speed.speed_of(problem, chips, chosen.tokens_per_second, n_active, chosen.n_tokens)
 
 
-def _price(problem: Problem, optima: list[Optimum], flops: float, experts_of_law: float) -> Json:
-    """{training_hours, training_dollars} at the MFU, which is that of all chips: also where some stand idle."""
-    chips = problem.chips
-    if problem.has_modelled_speeds:
-        chips = dataclasses.replace(chips, mfu=modelled_mfu(optima))
-    return cost.price_of(chips, flops, experts_of_law)
-
-
 def modelled_mfu(optima: list[Optimum]) -> dict[int, float]:
     """{n_experts: MFU} of the optima: that of its speed, or the assumed one for an optimum without a speed."""
     return {row.n_experts: row.speed.mfu[1] if row.speed else MFU for row in optima}
 
 
-def _interval(problem: Problem, chosen: ChosenModel, experts_of_law: float) -> list[float] | None:
-    """The interval of the loss of the model to build, by the law's draws.
+def _interval(law: Law, architecture: Architecture, chosen: ChosenModel, experts_of_law: float) -> list[float] | None:
+    """The interval of the loss of the model to build, by the law's draws. architecture: with the built vocabulary.
 
     It is the interval of a new run's loss where the law knows the noise of runs, else of the law's own value. A law
     without draws, or of repeated text, gives none.
     """
-    law = problem.law
     if not law.draws or isinstance(law, Repeated):
         return None
     shape = chosen.model.shape
-    with_its_vocabulary = dataclasses.replace(problem.architecture, vocab_size=chosen.model.fields["vocab_size"])
-    uncounted = law.counting.uncounted_rows(with_its_vocabulary) * chosen.model.fields["d_model"]
-    columns = problem.architecture.structure(experts_of_law) | dict(
+    uncounted = law.counting.uncounted_rows(architecture) * chosen.model.fields["d_model"]
+    columns = architecture.structure(experts_of_law) | dict(
         n_active=int(shape.n_active) - uncounted, n_total=int(shape.n_total) - uncounted, n_tokens=chosen.n_tokens
     )
     columns = {name: columns[name] for name in dict.fromkeys((*law.form.columns, "n_active", "n_tokens"))}

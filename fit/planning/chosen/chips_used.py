@@ -12,7 +12,7 @@ class ChipsUsed(Record):
     Attributes:
       count: How many there are.
       used: How many train the model to build, where the others stand idle.
-      mfu: Model FLOPs utilisation, or {n_experts: utilisation}.
+      mfu: Model FLOPs utilisation, or {n_experts: utilisation}, each of the chips that train it.
       mfu_is_assumed: True where a price is by an MFU that nobody gave.
       dollars_per_hour: Price of one chip.
       devices: Chips that serve the trained model together.

@@ -167,7 +167,7 @@ def _optimum_at(problem: Problem, best_models: BestModels, i: int, near: list[fl
         near_optimal_n_active=near,
         extrapolation=extrapolation.of_model(
             problem.law,
-            architecture,
+            problem.as_counted,
             n_experts=e,
             n_active=n_active,
             n_tokens=n_tokens,

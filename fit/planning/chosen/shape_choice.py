@@ -46,7 +46,6 @@ class ChosenModel:
       loss: Predicted loss in nats per token.
       model: Its shape and counts.
       n_tokens: Training tokens.
-      memory_bytes: Of weights and cache.
       law_experts: Its number of experts as the law counts them; None where the model counts as the law does.
       as_published: Whether its recipe is that of published models; None where its size tells.
       layout: How the chips train it; None without chips.
@@ -56,7 +55,6 @@ class ChosenModel:
     loss: float
     model: Model
     n_tokens: int
-    memory_bytes: float
     law_experts: float | None = None
     as_published: bool | None = None
     layout: PlannedLayout | None = None
@@ -157,7 +155,6 @@ def _preferred(problem: Problem, planned: Optimum) -> ChosenModel | None:
                 loss=float(losses[row]),
                 model=_grid_model(problem, models, row),
                 n_tokens=int(tokens[row]),
-                memory_bytes=float(models.memory_bytes[row]),
                 law_experts=models.law_experts,
                 as_published=models.as_published,
             )
@@ -239,7 +236,7 @@ def _whole(problem: Problem, planned: Optimum) -> ChosenModel | None:
         size = np.abs(np.log(models.n_active[good] / planned.n_active))
         order = np.lexsort((size, factors[good]))  # by factor, then by size
         row = int(good[order[0]])
-        return ChosenModel(float(losses[row]), built[row], int(tokens[row]), float(models.memory_bytes[row]))
+        return ChosenModel(float(losses[row]), built[row], int(tokens[row]))
     return None
 
 
@@ -262,7 +259,6 @@ def of_candidate(best: BestCandidate) -> ChosenModel:
         loss=best.loss,
         model=_grid_model(best.problem, best.models, best.row),
         n_tokens=best.n_tokens,
-        memory_bytes=best.memory_bytes,
         law_experts=best.models.law_experts,
         as_published=best.models.as_published,
         layout=_planned_layout(best),

@@ -95,7 +95,7 @@ def against_dense(problem: Problem, best: Optimum) -> DenseComparison | None:
     model = solved.row()
     return DenseComparison(
         **model,
-        extrapolation=extrapolation.of_model(problem.law, problem.architecture, **_counts(model)),
+        extrapolation=extrapolation.of_model(problem.law, problem.as_counted, **_counts(model)),
         loss_saved=float(solved.loss) - best.loss,
         **savings,
         inference_flops_ratio=best.n_active / float(solved.n_active),

@@ -49,7 +49,7 @@ def of_best(problem: Problem, best: Optimum) -> Iterator[Finding]:
     odd = unlikely(best)
     if odd:
         yield odd
-    share = reasons_to_doubt.embedding_share(architecture, best.d_model, best.n_active)
+    share = reasons_to_doubt.embedding_share(problem.as_counted, best.d_model, best.n_active)
     if share > reasons_to_doubt.MOSTLY:
         yield finding("mostly_embedding", share=share, vocab_size=architecture.vocab_size)
     e = best.n_experts

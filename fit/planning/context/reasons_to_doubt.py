@@ -56,7 +56,7 @@ def not_bounded(problem: Problem, n_experts: float) -> bool:
         return False
     problem = problem.at(n_experts)
     constraints = problem.constraints
-    if problem.law.reduces_to_chinchilla or problem.law.has_fixed_n_experts or problem.is_by_hours:
+    if problem.law.reduces_to_chinchilla or problem.is_by_hours:
         return False
     if constraints.memory_bytes is not None or constraints.serving is not None or not constraints.has_budget:
         return False

@@ -390,7 +390,7 @@ def experts_to_compare(law: Law, experts: tuple[int, ...] | None) -> tuple[int, 
     """
     if experts is None:
         return law.experts
-    if not law.reads_n_experts and experts != law.experts:
+    if not law.chooses_experts and experts != law.experts:
         sentence = sentences.ONLY_ONE_NUMBER if law.holds_for_mixtures else sentences.ONLY_DENSE
         raise UserError(say(sentence, value=",".join(map(str, experts)), law=law.name, own=law.experts[0]))
     return experts

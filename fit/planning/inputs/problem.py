@@ -108,6 +108,11 @@ class Problem:
         return dataclasses.replace(self.architecture, vocab_size=vocab_size)
 
     @property
+    def as_counted(self) -> Architecture:
+        """The architecture with the vocabulary that counts of the best models have: by hours that which is built."""
+        return self.padded if self.is_by_hours else self.architecture
+
+    @property
     def cap(self) -> float:
         """The most tokens to train on; infinite without a limit."""
         most = self.constraints.max_tokens_read

@@ -54,7 +54,7 @@ class Target(Record):
       optima: The cheapest model with each number of experts.
       best: The cheapest of them.
       front: The best models under budgets from 0.1 to 10 times that of the best.
-      least: What is made least: "hours" where the MFU of the chips differs by number of experts, else "flops".
+      least: What is made least: "hours" where an MFU is given for each number of experts, else "flops".
     """
 
     loss: float
@@ -72,7 +72,7 @@ class Target(Record):
 def reach(problem: Problem, loss: float) -> tuple[Problem, Target]:
     """The problem with the least budget that reaches a loss, and what that costs.
 
-    Where the MFU of the chips differs by number of experts, the hours are made least, else the FLOPs.
+    Where an MFU is given for each number of experts, the hours are made least, else the FLOPs: at modelled speeds too.
 
     Args:
       problem: The problem, without FLOPs.

@@ -30,14 +30,12 @@ def plan_by_law(law: Law, shared: SharedProblem) -> LawPlan | NoPlan:
     except UserError as error:  # the law does not say what repeated text is worth
         return NoPlan(law=law.name, why=error.sentence)
     experts = shared.experts
-    if (
-        experts is not None
-        and law.holds_for_mixtures
-        and law.only_n_experts is not None
-        and law.only_n_experts not in experts
-    ):
-        return NoPlan(law=law.name, why=law.only_words)
-    if experts is None or law.has_fixed_n_experts or not law.reads_n_experts:
+    if experts is None:
+        experts = law.experts
+    elif not law.chooses_experts:
+        has_one_number = law.has_fixed_n_experts or law.only_n_experts is not None
+        if law.holds_for_mixtures and has_one_number and law.experts[0] not in experts:
+            return NoPlan(law=law.name, why=law.only_words)
         experts = law.experts
     try:
         solution = _solution_of(law, shared, experts, shared.used)
@@ -91,12 +89,12 @@ def _plan_of(solution: Solution, dense: DensePlan | None, shared: SharedProblem)
         active_width=architecture.active_width,
         size_bound=model.size_bound,
         memory_bytes=model.memory_bytes,
-        chose_experts=law.reads_n_experts and not law.has_fixed_n_experts,
+        chose_experts=law.chooses_experts,
         edge=reasons_to_doubt.edge_of_best(law, problem.experts, e),
         not_bounded=reasons_to_doubt.not_bounded(problem, e),
         finest=bool(len(granularities) > 1 and architecture.granularity == max(granularities)),
         extrapolation=model.extrapolation,
-        embedding_share=reasons_to_doubt.embedding_share(architecture, model.d_model, model.n_active),
+        embedding_share=reasons_to_doubt.embedding_share(problem.as_counted, model.d_model, model.n_active),
         not_read={name: values[0] if len(values) == 1 else values for name, values in unread.items()},
         unread=not_read.finding_of(law, solution.requested, unread),
         leverage=_leverage(architecture, model),
@@ -124,7 +122,7 @@ def _votes(solution: Solution) -> VotesOfLaw | None:
     """How the law divides its vote among numbers of experts; None unless it chooses among several."""
     problem = solution.problem
     law = problem.law
-    if not law.reads_n_experts or law.has_fixed_n_experts or len(problem.experts) < 2:
+    if not law.chooses_experts or len(problem.experts) < 2:
         return None
     return votes.of_law(solution.ranking)
 

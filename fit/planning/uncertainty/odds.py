@@ -285,7 +285,7 @@ def _n_unusable(law: Law, experts: Floats) -> int:
 def _rows(ranking: Ranking, hours: float | None) -> Iterator[ExpertOdds]:
     """The row of each number of experts. hours: those of the budget, if known."""
     law = ranking.problem.law
-    architecture = ranking.problem.architecture
+    architecture = ranking.problem.as_counted
     draws = ranking.draws
     solved = ranking.solved
     first = ranking.order[0]
@@ -355,9 +355,10 @@ def _kind(rows: list[ExpertOdds], recommended: int, n_draws: int) -> str | None:
 
 
 def _close_call(first: ExpertOdds, second: ExpertOdds) -> bool:
-    """Whether it hardly matters which of two numbers of experts is chosen."""
-    loss = second.expected_loss - first.expected_loss
-    return loss <= CLOSE * first.expected_loss or share_beyond(first, second) <= CLOSE_BUDGET
+    """Whether it hardly matters which of two numbers of experts is chosen. By medians the first may be the worse."""
+    better, worse = sorted((first, second), key=lambda row: row.expected_loss)
+    loss = worse.expected_loss - better.expected_loss
+    return loss <= CLOSE * better.expected_loss or share_beyond(better, worse) <= CLOSE_BUDGET
 
 
 def share_beyond(first: ExpertOdds, second: ExpertOdds) -> float:

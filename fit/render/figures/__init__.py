@@ -8,6 +8,7 @@ memory.py   loss under a memory limit (1a), models of equal memory (3), the best
 """
 
 import contextlib
+import copy
 import io
 from typing import IO, TYPE_CHECKING
 
@@ -59,8 +60,9 @@ def save(figure: "Figure", file: str | IO[bytes]) -> None:
     from fit.render.figures import style
 
     kind = file.rpartition(".")[2] if isinstance(file, str) else "png"
+    fresh = copy.deepcopy(figure)  # drawing lays a figure out, from where the last drawing left it
     with replacing(file) if isinstance(file, str) else contextlib.nullcontext(file) as target, style.in_style():
-        figure.savefig(target, format=kind, dpi=style.DPI, metadata=dict.fromkeys(style.LEFT_OUT[kind]))
+        fresh.savefig(target, format=kind, dpi=style.DPI, metadata=dict.fromkeys(style.LEFT_OUT[kind]))
 
 
 def image(figure: "Figure") -> Image:

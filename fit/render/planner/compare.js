@@ -3,7 +3,7 @@
 import { INFERENCE_FLOPS, TRAINING_FLOPS, hasBudget, hasEnoughExperts, shapeOf, tokensFor } from "./counts.js";
 import { data } from "./data.js";
 import { lawAtExperts, outsideRangesOf } from "./law.js";
-import { PlanError, finding, infeasibleReason, say } from "./messages.js";
+import { PlanError, finding, infeasibleReason, refuse, say } from "./messages.js";
 import { oddsOf } from "./odds.js";
 import { referenceShape } from "./options.js";
 import { isAtEdge } from "./plan.js";
@@ -73,7 +73,11 @@ function referenceAnswer(law, reference, n_experts, shape, limits) {
  *  @type {(law: Law, options: Options, experts: ?Experts[]) => object} */
 export function lawAnswer(law, options, experts) {
   const { reference, limits } = options;
-  const chose_experts = law.reads_n_experts && !law.has_fixed_n_experts;
+  const chose_experts = law.chooses_experts;
+  const hasOneNumber = law.holds_for_mixtures && (law.has_fixed_n_experts || law.only_n_experts != null);
+  if (experts && hasOneNumber && !experts.includes(law.experts[0])) {
+    refuse("ONE_NUMBER", { law: law.name, own: law.experts[0] });
+  }
   const compared = experts && chose_experts ? experts : law.experts;
   const { optimum, shape } = bestOverShapes(law, options, compared);
   if (!optimum) throw new PlanError(infeasibleReason(shape, limits, [Math.min(...compared)]));

@@ -27,7 +27,7 @@ function* ofBest(options, { best, best_at_edge }) {
 // Whether, without a limit on memory, the loss still falls at numbers of experts far beyond any that can be built.
 function isNotBounded({ law, shape, limits }) {
   if (limits.memory_bytes != null || limits.serving || limits.speeds) return false;
-  if ((law.closed && law.counts_embedding) || law.has_fixed_n_experts) return false;
+  if (law.closed && law.counts_embedding) return false;
   const many = solve(lawAtExperts(law, shape, 1e6), 1e6, shape, limits);
   const more = solve(lawAtExperts(law, shape, 1e7), 1e7, shape, limits);
   return more.loss < many.loss * (1 - data.doubt.band);

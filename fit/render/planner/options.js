@@ -51,7 +51,7 @@ function expertsIn(state, law) {
   const numbers = value.split(",").map(expertCount);
   if (numbers.some((n_experts) => !Number.isInteger(n_experts) || n_experts > 1e6)) refuse("NOT_EXPERTS", { value });
   const experts = [...new Set(numbers)].sort((a, b) => a - b);
-  if (!law.reads_n_experts && experts.join() !== law.experts.join()) {
+  if (!law.chooses_experts && experts.join() !== law.experts.join()) {
     refuse(law.holds_for_mixtures ? "ONLY_ONE_NUMBER" : "ONLY_DENSE", { value, law: law.name, own: law.experts[0] });
   }
   return experts;

@@ -20,7 +20,7 @@ from fit.laws import FORMS, PRESETS
 from fit.messages import sentences, units
 from fit.messages.catalogue import CATALOGUE
 from fit.model import reference_model, serving
-from fit.model.architecture import OF_EXPERTS, PAPER
+from fit.model.architecture import PAPER
 from fit.model.chips import CHIPS
 from fit.planning.answer import plan_answer
 from fit.planning.context import plan_findings, reasons_to_doubt
@@ -186,7 +186,7 @@ def _as_text(sizes: dict[str, int | str]) -> dict[str, str]:
 
 
 _LAW = (
-    *("name", "counts_embedding", "has_fixed_n_experts", "published", "experts"),
+    *("name", "counts_embedding", "chooses_experts", "has_fixed_n_experts", "published", "experts"),
     *("only_n_experts", "holds_for_mixtures", "holds_for_dense", "no_draws"),
 )
 
@@ -274,7 +274,6 @@ def _form(form: Form) -> Json:
         columns=form.columns,
         entries=[[name, name in form.positive, c.above] for name, c in form.coefficients.items()],
         closed=bool(form.chinchilla_coefficients_at),
-        reads_n_experts=bool(set(form.columns) & set(OF_EXPERTS)),
     )
 
 

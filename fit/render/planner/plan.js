@@ -46,7 +46,7 @@ export function planOf(options) {
 /** Whether a best number of experts is at an end of those compared; dense is no end.
  *  @type {(law: Law, best: Experts, experts: Experts[]) => boolean} */
 export function isAtEdge(law, best, experts) {
-  if (!law.reads_n_experts || experts.length < 2) return false;
+  if (!law.chooses_experts || experts.length < 2) return false;
   return best === Math.max(...experts) || (best === Math.min(...experts) && best > 1);
 }
 

@@ -85,14 +85,19 @@ def ranks_of(table: Table, options: HolisticOptions) -> Ranks:
       options: The column `group`, or the grid to which the architectures are rounded.
     """
     if options.group is not None:
-        cells = np.unique([str(value) for value in table.column(options.group)], return_inverse=True)[1]
-        return ranks.rank(cells, table.numbers("d_model", (1, 1e7)), table.numbers("loss"), table.path)
-    runs = search_runs.read(table)
-    grid = (
-        options.m_over_active or published.M_OVER_ACTIVE,
-        options.total_over_active or published.TOTAL_OVER_ACTIVE,
-    )
-    cells = ranks.cells_of(runs, grid)
+        groups = np.unique([str(value) for value in table.column(options.group)], return_inverse=True)[1]
+        try:
+            runs = search_runs.read(table)
+        except UserError:  # the table does not tell the budgets: its runs count as those of one
+            return ranks.rank(groups, table.numbers("d_model", (1, 1e7)), table.numbers("loss"), table.path)
+        cells = ranks.cells_of_groups(runs, groups)
+    else:
+        runs = search_runs.read(table)
+        grid = (
+            options.m_over_active or published.M_OVER_ACTIVE,
+            options.total_over_active or published.TOTAL_OVER_ACTIVE,
+        )
+        cells = ranks.cells_of(runs, grid)
     of_all = ranks.rank(cells, runs.width, runs.loss, runs.path)
     return dataclasses.replace(of_all, budgets=ranks.rank_at_budgets(runs, cells))
 

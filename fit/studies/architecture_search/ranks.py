@@ -73,7 +73,12 @@ def cells_of(
       grid: its values of (M/N_a, N/N_a).
     """
     of_x, of_y = grid
-    cells = np.stack([budget_labels(runs.flops), _nearest(runs.x, of_x), _nearest(runs.y, of_y)])
+    return cells_of_groups(runs, _nearest(runs.x, of_x), _nearest(runs.y, of_y))
+
+
+def cells_of_groups(runs: SearchRuns, *groups: Array) -> Array:
+    """Labels [n], equal for runs of one budget that are in the same groups, int [n] each."""
+    cells = np.stack([budget_labels(runs.flops), *groups])
     return np.unique(cells, axis=1, return_inverse=True)[1].ravel()
 
 

@@ -38,6 +38,23 @@ def suggested(capsys, *arguments):
     return words
 
 
+@pytest.mark.parametrize(
+    ("command", "typed"),
+    [
+        *[("plan", f"--law={LAW} {typed}") for typed, _ in OLD],
+        ("compare", "--flops=1e21 --chips=H100:8 --by=flops --used=1,2"),
+        ("next", "--law=law.json --runs=runs.csv --vocab_size=50000"),
+        ("report", f"--law={LAW} --flops=1e21 --by=time --shape=hardware"),
+        ("law", "--runs=runs.csv --solver=lbfgs"),
+        ("law", "--runs=runs.csv --solver=lm"),
+    ],
+)
+def test_an_old_flag_is_told_with_and_without_an_equals_sign(capsys, command, typed):
+    with_equals = suggested(capsys, command, *typed.split())
+    with_spaces = suggested(capsys, command, *typed.replace("=", " ").split())
+    assert " ".join(with_spaces).replace("=", " ") == " ".join(with_equals).replace("=", " ")
+
+
 @pytest.mark.parametrize(("typed", "options"), OLD)
 def test_the_command_that_an_old_flag_prints_answers(capsys, typed, options):
     words = suggested(capsys, "plan", f"--law={LAW}", *typed.split())

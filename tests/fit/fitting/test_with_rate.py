@@ -149,6 +149,20 @@ def test_what_models_optima_scatter_around_the_law_widens_intervals(scatter):
     assert inside >= 9  # of 15, in 80% intervals
 
 
+def test_intervals_of_optima_are_those_of_the_draws(law):
+    """Where models have no optima of their own, the ends lie among the draws where those of losses do."""
+    few = dataclasses.replace(law.tuning, draws=law.tuning.draws[:14], scatter=dict(rate=0.0, batch=0.0))
+    model = dict(n_active=1e8, n_tokens=2e9, n_experts=1.0)
+    alone = [
+        dataclasses.replace(few, coefficients=dict(zip(few.coefficients, draw, strict=True)), draws=())
+        for draw in few.draws
+    ]
+    for of_model in (lambda tuning: tuning.rate(**model), lambda tuning: tuning.batch(**model)):
+        ends = np.percentile(np.log([of_model(tuning).value for tuning in alone]), (10, 90), method="weibull")
+        estimate = of_model(few)
+        assert [estimate.low, estimate.high] == pytest.approx(np.exp(ends), rel=1e-9)
+
+
 def test_law_json_answers_as_the_law_does(law, tmp_path, capsys):
     path = str(tmp_path / "law.json")
     fit.save(law, path)

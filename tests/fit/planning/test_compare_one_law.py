@@ -40,6 +40,19 @@ def laws(folder) -> dict[str, Law]:
     }
 
 
+@pytest.mark.parametrize("experts", [(8,), (8, 16)])
+def test_a_law_of_mixtures_of_one_number_of_experts_says_nothing_of_others(experts):
+    """That of fine-grained mixtures counts their weights alone: all its runs had 64 experts."""
+    with pytest.raises(fit.UserError, match="was fitted to mixtures of 64 experts alone"):
+        fit.plan("fine-grained-2024", flops=1e21, experts=experts)
+    compared = fit.compare(["fine-grained-2024", "joint-moe-2025"], flops=1e21, experts=experts)
+    assert [row.law for row in compared.laws] == ["joint-moe-2025"]
+    (without,) = compared.infeasible
+    assert "mixtures of 64 experts alone" in without.why
+    with_its_number = fit.compare(["fine-grained-2024"], flops=1e21, experts=(*experts, 64))
+    assert with_its_number.laws == fit.compare(["fine-grained-2024"], flops=1e21).laws
+
+
 def assert_answers_as_its_plan(law, limits) -> None:
     """The row of the law is the model that its plan recommends, with the same doubts."""
     (row,) = fit.compare([law], **limits).laws

@@ -114,6 +114,9 @@ def test_the_odds_are_of_the_number_of_experts_that_is_recommended():
     assert by_budget.odds.recommended == by_budget.best.n_experts != by_budget.odds.by_median
     by_target = make_plan.best_plan(law, PlanOptions(target_loss=2.6))
     assert by_target.odds.recommended == by_target.best.n_experts == by_target.odds.by_median
+    first, second = (by_target.odds.row(e).expected_loss for e in (32, 16))
+    assert f"choosing 16 saves {first - second:.4f} nats" in " ".join(str(by_target).split())
+    assert by_target.odds.close_call == []
 
 
 def test_a_cap_that_does_not_bind_costs_nothing():
@@ -163,7 +166,8 @@ def test_the_best_by_hours_costs_what_the_model_to_build_costs(law):
 @pytest.mark.parametrize("count, flops", [(63, 1e21), (61, 1e22)])
 def test_by_flops_models_are_priced_on_the_chips_that_train_them(count, flops):
     """Where fewer of them are faster: a machine of 8 that is not whole stands idle."""
-    plan = fit.plan(LAW, chips=f"H100:{count}", flops=flops, dollars_per_hour=2)
+    plan = fit.plan(LAW, chips=f"H100:{count}", flops=flops, dollars_per_hour=2, verbose=True)
+    said = " ".join(str(plan).split())
     assert plan.chips.used < count and plan.best.chips < count
     built = plan.buildable
     assert plan.best.speed.mfu[1] == pytest.approx(built.speed.mfu[1], rel=0.15)
@@ -174,6 +178,8 @@ def test_by_flops_models_are_priced_on_the_chips_that_train_them(count, flops):
         assert (row.cost.training_hours, row.cost.training_dollars) == pytest.approx(
             (hours, 2 * chips * hours), rel=1e-3
         )
+        if row.chips is not None:
+            assert f"{row.speed.mfu[1]:.3g} (E = {row.n_experts} on {row.chips})" in said
 
 
 def test_speeds_of_ones_own_are_of_the_models_that_the_grid_has(tmp_path):
@@ -227,6 +233,25 @@ def test_runs_of_the_pretraining_config_have_their_own_recipe(tmp_path):
     built = fit.plan(law, flops=1e12).buildable
     assert not built.recipe_laws
     assert built.memory_bytes == 2 * built.exact_parameters  # in bfloat16, without a cache
+
+
+@pytest.mark.parametrize("budget", [dict(flops=1e22), dict(hours=100, chips="H100:64")])
+def test_what_lies_outside_is_counted_as_for_the_loss(budget):
+    """Also where the vocabulary is built larger than it is asked for: 12,800 for 12,700."""
+    plan = fit.plan(LAW, shape="vocab_size:12700", **budget)
+    law = load(LAW)
+    for model in (plan.best, plan.buildable):
+        (size,) = (row["value"] for row in model.extrapolation if row["column"] == "n_active")
+        assert float(law.predict(size, model.n_tokens, model.n_experts)) == pytest.approx(model.loss, rel=1e-9)
+
+
+@pytest.mark.parametrize("flops", [1e18, 1e22])
+def test_memory_is_of_the_weights_that_the_recipe_trains(flops):
+    """Published models have other norms than the paper's, in models of the paper's shape too."""
+    built = fit.plan(LAW, flops=flops, shape="paper", kv_tokens=1000).buildable
+    assert built.as_published == (flops == 1e22)
+    cache = 2 * 1000 * built.n_blocks * built.d_model
+    assert built.memory_bytes == 2 * (built.exact_parameters + cache)
 
 
 @pytest.mark.parametrize("vocab_size", [8_192, 128_256])

@@ -178,14 +178,15 @@ def test_a_law_whose_models_no_memory_bounds_has_no_figure_3(law):
 
 def test_formats_by_flag_and_by_ending_and_the_same_bytes(folder, tmp_path):
     arguments = ["plot", f"--law={folder}/law.json", f"--runs={folder}/runs.csv"]
-    assert command_line.run([*arguments, f"--out_dir={tmp_path}/all", "--format=png,svg"]) == 0
-    assert len([*(tmp_path / "all").iterdir()]) == 6
+    assert command_line.run([*arguments, f"--out_dir={tmp_path}/all", "--format=png,svg,pdf"]) == 0
+    assert len([*(tmp_path / "all").iterdir()]) == 9
     for ending, begins in (("png", b"\x89PNG"), ("pdf", b"%PDF"), ("svg", b"<?xml")):
         by_flag, by_ending = tmp_path / "one", tmp_path / f"two.{ending}"
         assert command_line.run([*arguments, "--figure=5", f"--out={by_flag}", f"--format={ending}"]) == 0
         assert command_line.run([*arguments, "--figure=5", f"--out={by_ending}"]) == 0
         written = by_ending.read_bytes()
         assert written.startswith(begins) and written == by_flag.with_suffix(f".{ending}").read_bytes()
+        assert written == (tmp_path / "all" / f"predicted_against_measured.{ending}").read_bytes()
 
 
 @pytest.fixture(scope="module")

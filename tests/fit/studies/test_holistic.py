@@ -17,7 +17,7 @@ from fit.studies.architecture_search import architecture, fitted, holistic, publ
 from fit.studies.architecture_search.near_models import models_near, why_none
 from fit.studies.architecture_search.published import family_at, triad_at
 from fit.studies.architecture_search.triads import family, invert, sized
-from fit.table.table import Table, write
+from fit.table.table import Table, read, write
 
 # d 512, one dense block, seven of experts of width 176, 4 heads of 64, 2 of keys
 CHECK = sized(family(4, 64, 2), 512, 1, 7, 176)
@@ -264,6 +264,17 @@ def test_fits_ranks_and_pictures_from_the_command_line(searched, tmp_path, capsy
     assert "--total_over_active: expected without --group" in capsys.readouterr().err
     assert run(f"--rank={phase2}", "--group=n_tokens", "--json") == 2  # every row has its own
     assert "ranks need at least 3" in capsys.readouterr().err
+
+
+def test_architectures_of_a_column_are_ranked_within_budgets(searched):
+    """As those of the grid are, also where the column has one name for them at all budgets."""
+    phase2 = read(searched[1])
+    kinds = [f"kind {i % 3}" for i in range(len(phase2))]
+    named = dataclasses.replace(phase2, columns=phase2.columns | dict(kind=kinds))
+    result = holistic.ranks_of(named, holistic.HolisticOptions(group="kind"))
+    budgets = [runs.budget for runs, _ in search_runs.read(phase2).by_budget()]
+    assert [row.flops for row in result.budgets] == pytest.approx(budgets)
+    assert result.cells == sum(row.cells for row in result.budgets) == 3 * len(budgets)
 
 
 def test_one_rule_says_which_runs_are_of_one_budget():
