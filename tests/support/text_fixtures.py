@@ -159,6 +159,12 @@ def reference(kind: str, path: str):
     return lambda text: [*encoder.encode(text).ids, end]
 
 
+def decode(tokens) -> list[str]:
+    """The documents in tokens that are bytes."""
+    parts = np.split(tokens[:], np.flatnonzero(tokens[:] == 256) + 1)[:-1]
+    return [bytes(part[:-1].astype(np.uint8)).decode() for part in parts]
+
+
 def settings(path="", tokenizer="bytes", **more):
     data = quickstart.get_config().data
     data.update(path=str(path), tokenizer=str(tokenizer), **more)

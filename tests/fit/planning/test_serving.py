@@ -202,13 +202,6 @@ def test_a_required_speed_by_brute_force(law, limits, required, batch):
             assert speed == pytest.approx(required, rel=1e-9)
 
 
-def test_some_of_these_are_bound_by_the_speed():
-    plan = fit.plan(LAW, flops=1e22, chips="H100:64", serve=dict(tokens_per_second=1e4))
-    assert {row.size_bound for row in plan.optima} == {"serving"}
-    free = fit.plan(LAW, flops=1e22, chips="H100:64")
-    assert plan.best.loss > free.best.loss and plan.best.n_total < free.best.n_total
-
-
 def test_a_required_speed_under_the_clock():
     """Each number of experts is as large as it may be, or as the clock alone has it."""
     limits = dict(chips="H100:64", hours=240, experts=[1, 8, 32])
