@@ -100,17 +100,6 @@ def test_the_prior_of_k_counts_only_where_runs_leave_it_open():
     assert 0.25 < few.coefficients["k"] < 0.75
 
 
-def test_k_can_be_held():
-    runs = runs_of_law(fit_runs.TABLE_3 | {"k": 0.8}, noise=0.002)
-    held, problem = fitted(COUPLED, runs, fix={"k": 1.0})
-    alone, joint_problem = fitted(JOINT, runs)
-    assert held.coefficients["k"] == 1.0 and problem.fixed == {"k": 1.0}
-    assert held.objective == pytest.approx(alone.objective, rel=1e-6)
-    assert np.log(coupled(1.0, held.coefficients).predict(1e9, 1e11, 8)) == pytest.approx(
-        JOINT.log_loss(alone.params, dict(n_active=1e9, n_tokens=1e11, n_experts=8.0)), abs=1e-5
-    )
-
-
 def dense_table(tmp_path, k, n=70):
     """A csv of dense runs with little noise, of a law with this k."""
     runs = fit_runs.dense_runs(n, noise=0)
