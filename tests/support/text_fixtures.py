@@ -116,8 +116,7 @@ def vocabularies(documents, tmp_path_factory):
 def prepared(places, vocabularies, tmp_path_factory):
     """A prepared folder of many small shards."""
     folder = tmp_path_factory.mktemp("prepared") / "tokens"
-    done = helpers.run(*prepare_command(places, vocabularies, folder, "--shard_tokens=4000"))
-    assert done.returncode == 0, done.stderr
+    done = helpers.succeeds(*prepare_command(places, vocabularies, folder, "--shard_tokens=4000"))
     assert "train: " in done.stdout and "tokenizer.json" in done.stdout
     return folder
 

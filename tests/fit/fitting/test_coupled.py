@@ -2,6 +2,7 @@
 
 import json
 
+import fit_command
 import fit_runs
 import numpy as np
 import pytest
@@ -154,12 +155,11 @@ def sixteen(tmp_path):
     return fit_runs.write_csv(tmp_path / "runs.csv", runs), true
 
 
-def test_a_prior_draws_the_exponents_of_few_runs_to_those_of_another_law(tmp_path, capsys):
+def test_a_prior_draws_the_exponents_of_few_runs_to_those_of_another_law(tmp_path):
     path, true = sixteen(tmp_path)
     (tmp_path / "other.json").write_text(json.dumps(dict(form=true.form.name, coefficients=true.coefficients)))
     flags = ["law", f"--runs={path}", f"--out={tmp_path}/law.json", f"--prior={tmp_path}/other.json"]
-    assert command_line.run([*flags, "--verbose"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
+    said = " ".join(fit_command.printed(*flags, "--verbose").split())
     assert (
         "form chosen: the law" in said and "other.json: beta 0.47 ± 0.16, alpha 0.5 ± 0.17, k 0.55 ± 0.7 of ln" in said
     )
