@@ -141,6 +141,8 @@ def read_the_logs(workdir, bad, never) -> None:
         ("sweep", ["--on_done=no-such-program x"], "names no program"),
         ("sweep", ["--workers=2", *"--backend=gke --image=i --queue=q --accelerator=A100:1".split()], "caps what runs"),
         ("sweep", ["--on_done=true", *"--backend=gke --image=i --queue=q".split()], "launch.status --watch=60"),
+        ("sweep", "--backend=gke --queue=q --accelerator=v5e:4x4".split(), "needs --image"),
+        ("sweep", "--backend=gke --image=i --queue=q --accelerator=A100:1 --workdir=x".split(), "--workdir on gs://"),
         ("status", ["--on_done=true"], "--on_done needs --watch"),
         ("status", ["--watch=1", "--on_done='x"], "--on_done='x: No closing quotation"),
         ("task", ["--array=/x"], "has no tasks that a scheduler starts"),

@@ -3,7 +3,6 @@
 import pathlib
 import re
 
-import helpers
 import pytest
 import yaml
 from etils import epath
@@ -159,15 +158,3 @@ def expand(text: str, environment: dict) -> str:
         return "$" if m[0] == "$$" else environment.get(m[1], m[0])
 
     return re.sub(r"\$\$|\$\(([A-Za-z_][\w.-]*)\)", value, text)
-
-
-@pytest.mark.parametrize(
-    "flags, words",
-    [
-        (["--workdir=gs://b/x", "--queue=q", "--accelerator=v5e:4x4"], "needs --image"),
-        (["--workdir=x", "--image=i", "--queue=q", "--accelerator=v5e:4x4"], "needs a --workdir on gs://"),
-    ],
-)
-def test_what_no_jobset_can_be_made_from_is_refused(flags, words):
-    start = ("launch.sweep", "--sweep=configs/sweeps/quickstart.py", "--backend=gke", "--dry_run")
-    assert words in helpers.fails(*start, *flags)

@@ -1,7 +1,6 @@
 """Symbolic links that somebody planted in a sweep's workdir: nothing is written, added to or deleted behind them."""
 
 import json
-import os
 import pathlib
 
 import helpers
@@ -108,15 +107,6 @@ def test_nothing_is_written_behind_a_link(place, sweep):
     assert {path.name for path in outside.parent.iterdir()} == names  # the command of --on_failure was not called
 
 
-def test_the_trainer_itself_refuses_what_it_would_write_behind_a_link(tmp_path, text_glob):
-    config = helpers.write_config(tmp_path, text_glob)
-    workdir = tmp_path / "run"
-    (workdir / "trunk").mkdir(parents=True)
-    link = workdir / "trunk" / "checkpoints"
-    link.symlink_to(tmp_path)
-    assert f"{link} is a symbolic link to" in helpers.fails("jmoe.train", f"--config={config}", f"--workdir={workdir}")
-
-
 def test_a_folder_of_slurms_lists_that_is_a_link(sweep, tmp_path, monkeypatch):
     link, outside = plant(sweep, "slurm")
     monkeypatch.setattr(slurm, "call", lambda *_, **__: "")  # an empty queue
@@ -138,10 +128,26 @@ def test_links_that_no_trainer_follows_are_left_alone(sweep, tmp_path):
     durable.refuse_links(tmp_path / "nothing")
 
 
-def test_a_retry_deletes_nothing_behind_a_link(sweep):
-    link, outside = plant(sweep, "jobs/NAME")
+@pytest.mark.parametrize(
+    "module, place",
+    [
+        ("jmoe.train", "jobs/NAME/train.lock"),
+        ("jmoe.train", "jobs/NAME/trunk/checkpoints"),
+        ("launch.sweep", "sweep.lock"),
+        ("launch.collect", "runs.csv"),
+        ("launch.retry", "jobs/NAME"),
+    ],
+)
+def test_a_command_names_the_link_that_it_does_not_follow(module, place, sweep):
+    link, outside = plant(sweep, place)
     before = contents(outside)
-    flags = f"--workdir={sweep.workdir}", f"--job={sweep.jobs[0].name}"
-    assert f"{link} is a symbolic link" in helpers.fails("launch.retry", *flags)
-    assert contents(outside) == before
-    assert os.path.islink(link)
+    (job,) = sweep.jobs
+    here = f"--workdir={sweep.workdir}"
+    flags = {
+        "jmoe.train": (f"--config={job.config_file}", f"--workdir={job.folder}"),
+        "launch.sweep": (f"--sweep={sweep.file}", here),
+        "launch.collect": (here,),
+        "launch.retry": (here, f"--job={job.name}"),
+    }
+    assert f"{link} is a symbolic link to {outside}" in helpers.fails(module, *flags[module])
+    assert contents(outside) == before and link.is_symlink()

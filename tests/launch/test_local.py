@@ -70,16 +70,6 @@ def test_runs_csv_has_the_laws_columns_first_and_traces_each_run(undisturbed):
         assert {"seed", "jmoe_version", "jax_version", "config", "overrides"} <= row.keys()
 
 
-def test_a_second_start_starts_nothing(sweep, undisturbed):
-    before = (undisturbed / "runs.csv").read_bytes()
-    logs = {path: path.stat().st_size for path in undisturbed.rglob("log.txt")}
-    done = launch(sweep, undisturbed)
-    n_runs = len(rows(undisturbed))
-    assert done.returncode == 0 and f"{n_runs} of {n_runs} runs were done before: this sweep is finished" in done.stdout
-    assert (undisturbed / "runs.csv").read_bytes() == before
-    assert logs and {path: path.stat().st_size for path in undisturbed.rglob("log.txt")} == logs
-
-
 def test_killed_and_stopped_at_random_it_ends_with_the_same_table(sweep, undisturbed, tmp_path):
     """Trainers die by SIGKILL, and so does the sweep; then Ctrl-C, then launch.cancel."""
     chance = random.Random(1)
@@ -226,7 +216,10 @@ def test_two_versions_never_mix_silently(copied, undisturbed, tmp_path):
     """Another config, other code, another corpus: refused by name, taken when named."""
     (workdir, start), edited, n_rows = copied, tmp_path / "edited.py", len(rows(undisturbed))
     original = edited.read_text()
-    assert f"{n_rows} of {n_rows} runs were done before" in helpers.run("launch.sweep", *start).stdout
+    logs = {path: path.read_bytes() for path in workdir.rglob("log.txt")}
+    again = helpers.succeeds("launch.sweep", *start)
+    assert f"{n_rows} of {n_rows} runs were done before: this sweep is finished" in again.stdout
+    assert logs and {path: path.read_bytes() for path in logs} == logs  # nothing was started
     edited.write_text(original.replace("    return config", "    config.loss.router_z = 0.5\n    return config"))
     output = helpers.fails("launch.sweep", *start)
     assert "--mix=config" in output and "was edited" in output

@@ -63,24 +63,8 @@ def pod_of(jobset) -> dict:
     return jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
 
 
-def change_containers(containers) -> None:
-    """As the flags of the test below and its patch do."""
-    (container,) = containers
-    container["env"] += [
-        {"name": "WANDB_MODE", "value": "offline"},
-        {"name": "ODD", "value": "a=$$(PATH) b"},  # which Kubernetes hands on as a=$(PATH) b
-    ]
-    container["envFrom"] = [{"secretRef": {"name": "wandb"}}, {"secretRef": {"name": "hub"}}]
-    container["resources"]["limits"]["memory"] = "64Gi"
-    container["volumeMounts"] = [
-        {"name": "fast", "mountPath": "/dev/shm"},
-        {"name": "data", "mountPath": "/data", "readOnly": True},
-    ]
-    containers.append({"name": "watcher", "image": "watch:1"})
-
-
 def test_each_flag_has_its_place(parsed, tmp_path):
-    """Together with a patch: everything that differs from the manifest without them, written out by hand."""
+    """Together with a patch; beside gpu.yaml, the manifest without them, the golden file shows what differs."""
     (tmp_path / "pod.yaml").write_text(PATCH)
     chosen = parsed(
         "--image=registry/jmoe:1", "--queue=team", "--accelerator=A100:1", "--reservation=owner/block-7",
@@ -89,33 +73,7 @@ def test_each_flag_has_its_place(parsed, tmp_path):
         "--annotation=provreq.kueue.x-k8s.io/maxRunDurationSeconds=86400", f"--pod_patch={tmp_path}/pod.yaml",
     )  # fmt: skip
     assert json.loads(json.dumps(chosen)) == chosen  # sweep.json holds it
-    result = gke_tests.manifest(**chosen)
-    expected = gke_tests.manifest(accelerator="A100:1", spot=False)
-    annotation = {"provreq.kueue.x-k8s.io/maxRunDurationSeconds": "86400"}
-    expected["metadata"]["labels"]["team"] = "moe"
-    expected["metadata"]["annotations"] = annotation
-    expected["spec"]["ttlSecondsAfterFinished"] = 5_400
-    pod = pod_of(expected)
-    pod["metadata"]["labels"]["team"] = "moe"
-    pod["metadata"]["annotations"] |= annotation | {"gke-gcsfuse/volumes": "true"}
-    pod["spec"]["nodeSelector"] |= {
-        "cloud.google.com/reservation-name": "block-7",
-        "cloud.google.com/reservation-affinity": "specific",
-        "cloud.google.com/reservation-project": "owner",
-    }
-    del pod["spec"]["terminationGracePeriodSeconds"]
-    pod["spec"]["tolerations"].append({"key": "team", "operator": "Equal", "value": "ml", "effect": "NoExecute"})
-    pod["spec"] |= {
-        "serviceAccountName": "writer",
-        "priorityClassName": "urgent",
-        "imagePullSecrets": [{"name": "registry"}],
-        "volumes": [
-            {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "8Gi"}},
-            {"name": "data", "persistentVolumeClaim": {"claimName": "corpus"}},
-        ],
-    }
-    change_containers(pod["spec"]["containers"])
-    assert result == expected
+    assert gke_tests.manifest(**chosen) == yaml.safe_load((gke_tests.GOLDEN / "flags_and_patch.yaml").read_text())
 
 
 def test_a_pod_has_the_time_to_save_that_a_trainer_gets_elsewhere(parsed):
@@ -256,8 +214,9 @@ def test_the_newest_machines_are_in_the_table():
         assert label in spec["nodeSelector"].values()
         arm = {"key": "kubernetes.io/arch", "operator": "Equal", "value": "arm64", "effect": "NoSchedule"}
         assert (arm in spec["tolerations"]) == accelerator.startswith("GB200")
-    assert accelerators.parse("tpu7x:2x2x2").n_devices == 16
-    assert accelerators.chip("H100-mega:8") == "H100"
+    assert accelerators.parse("TPU7X:2x2x2") == accelerators.parse("tpu7x:2x2x2")
+    assert accelerators.parse("tpu7x:2x2x2").n_devices == 16 and accelerators.n_chips("TPU7X:2x2x2", 16) == 8
+    assert accelerators.chip("H100-mega:8") == accelerators.chip("h100-mega:8") == "H100"
     with pytest.raises(UserError, match="GB200:1 to GB200:4"):
         accelerators.parse("GB200:8")
 
@@ -280,10 +239,3 @@ def test_all_of_it_reaches_the_dry_run(tmp_path):
     assert "H100-hours" in done.stdout
     for words in ("tcpx-daemon", "claimName: corpus", "secretRef", "gke-gcsfuse/volumes"):
         assert done.stdout.count(words) in (12, 24)  # in every JobSet once, or in two places of a sidecar
-
-
-def test_capitals_of_an_accelerator_make_no_difference():
-    assert accelerators.parse("h100:2x8") == accelerators.parse("H100:2x8")
-    assert accelerators.parse("V5E:4x4") == accelerators.parse("v5e:4x4")
-    assert accelerators.chip("h100-mega:8") == "H100"
-    assert accelerators.n_chips("TPU7X:2x2x2", 16) == 8

@@ -340,11 +340,15 @@ def test_no_process_of_a_run_outlives_its_lease(halted, bucket, monkeypatch):
 
 @pytest.mark.filterwarnings("ignore:os.fork")  # another test of this process may have started jax
 def test_a_failure_is_noted_only_by_who_could_train_the_job(sweep, tmp_path, held):
-    """A starter that was cut off finds that another trainer works on the job: it counts no try of that one's."""
+    """The lock file names the trainer and not who started it. A starter that was cut off finds that another trainer
+    works on the job: it counts no try of that one's."""
     from launch import trainer
 
     job = sweeps.begin(sweep, tmp_path, corpus="f" * 16).jobs[0]
     started = trainer.start(job, 0, env=helpers.environment())
+    owner = ownership.owner(job.lock)
+    assert owner.pid == started.process.pid and owner.lives_here() and job.name in str(owner)
+    assert trainer.start(job, 0) is None
     started.process.kill()
     held.append(process := hold(job.folder / "train.lock"))
     assert trainer.record_failure(started, started.wait(), 0) == {} and job.failure() == {}
@@ -352,19 +356,3 @@ def test_a_failure_is_noted_only_by_who_could_train_the_job(sweep, tmp_path, hel
     process.wait()
     failure = trainer.record_failure(started, started.wait(), 0)
     assert failure["tries"] == 1 and "killed by signal 9" in failure["cause"] and job.failure() == failure
-
-
-@pytest.mark.filterwarnings("ignore:os.fork")  # another test of this process may have started jax
-def test_a_trainers_owner_is_its_process(sweep, tmp_path):
-    """The lock file names the trainer and not who started it."""
-    from launch import trainer
-
-    job = sweeps.begin(sweep, tmp_path, corpus="f" * 16).jobs[0]
-    started = trainer.start(job, 0, env=helpers.environment())
-    try:
-        owner = ownership.owner(job.lock)
-        assert owner.pid == started.process.pid and owner.lives_here() and job.name in str(owner)
-        assert trainer.start(job, 0) is None
-    finally:
-        trainer.end([started.process], hurry=lambda: True)
-    assert ownership.owner(job.lock) is None

@@ -215,19 +215,22 @@ def seen(tmp_path):
     return lambda: status.see(sweep.workdir)
 
 
-@pytest.mark.parametrize("text", ["<html>sign in</html>", "null", '{"items": 3}'])
-def test_an_answer_that_is_none_of_an_api_server_is_an_outage(api, seen, text):
-    api.always = 200, text
+@pytest.mark.parametrize(
+    "code, text, words",
+    [
+        (200, "<html>sign in</html>", "no API server"),
+        (200, "null", "no API server"),
+        (200, '{"items": 3}', "no API server"),
+        (429, "try again", "429"),
+        (500, "try again", "500"),
+    ],
+)
+def test_an_answer_that_is_none_of_an_api_server_is_an_outage(api, seen, code, text, words):
+    api.always = code, text
     result = seen()
-    assert result["away"] and "no API server" in result["trouble"] and "0 of 1 runs done" in status.in_words(result)
-    with pytest.raises(Unavailable, match="no API server"):
+    assert result["away"] and words in result["trouble"] and "0 of 1 runs done" in status.in_words(result)
+    with pytest.raises(Unavailable, match=words):
         cluster.ask(cluster.CORE, "list_namespaced_pod", "default")
-
-
-@pytest.mark.parametrize("code", [429, 500])
-def test_a_server_without_an_answer_is_an_outage(api, seen, code):
-    api.always = code, "<html>try again</html>"
-    assert seen()["away"]
 
 
 def test_what_a_cluster_says_forges_no_line(api, seen):

@@ -3,7 +3,6 @@
 import json
 import re
 import subprocess
-import sys
 
 import helpers
 import numpy as np
@@ -74,9 +73,8 @@ def begin(folder, workdir=None, noise=1e-3):
     return sweep
 
 
-def report(workdir, *flags):
-    command = [sys.executable, "-m", "launch.report", f"--workdir={workdir}", *flags]
-    return subprocess.run(command, capture_output=True, text=True, cwd=helpers.ROOT)
+def report(workdir):
+    return helpers.succeeds("launch.report", f"--workdir={workdir}")
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +83,6 @@ def page(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sweep")
     sweep = begin(folder)
     done = report(folder)
-    assert done.returncode == 0, done.stderr
     return sweep, folder / "sweep.html", done
 
 
@@ -174,8 +171,7 @@ def test_a_sweep_in_a_bucket(bucket, tmp_path):
     page = sweep.workdir / "sweep.html"
     earlier = sweep_law.Answer(1, 1e15, 4, (1e6, 2e6), (1.5, 2.5))
     page.write_text(f'<script type="application/json" id="answers">{json.dumps([vars(earlier)])}</script>')
-    done = report(workdir)
-    assert done.returncode == 0, done.stderr
+    report(workdir)
     text = page.read_text()
     assert "2 of 2 runs done" in text and "what the fit says" in text
     assert report_lib.answers_on(page) == [earlier]
@@ -195,8 +191,3 @@ def test_it_watches_a_sweep_until_all_is_done(tmp_path):
     printed, _ = watch.communicate(timeout=300)
     assert watch.returncode == 0 and printed.splitlines()[-1].endswith("2 of 2 runs done"), printed
     assert "http-equiv" not in page.read_text() and page.read_text().count("<td>done</td>") == 2
-
-
-def test_mistakes_end_in_one_line(tmp_path):
-    done = report(tmp_path)
-    assert done.returncode == 2 and str(tmp_path) in done.stderr and done.stderr.count("\n") == 1

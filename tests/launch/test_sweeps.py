@@ -1,11 +1,10 @@
-"""The sweeps that ship: what they would run, against the paper; --dry_run; `fit lr`."""
+"""The sweeps that ship: what they would run, against the paper; --dry_run."""
 
 import csv
 import json
 import math
 import pathlib
 
-import fit_runs
 import helpers
 import numpy as np
 import pytest
@@ -196,12 +195,3 @@ def test_each_start_of_lr_halving_adds_the_rates_around_the_best(tmp_path):
         ends = [job["optimizer.lr_law.constant"] for job in jobs if model(job) == which][-3:]
         optimum = min(lr_halving.CONSTANTS[:-1], key=lambda c: abs(c - best[repr(which)]))
         assert ends[1] == optimum and max(ends) - min(ends) == pytest.approx(math.log(2), abs=1e-3)
-
-
-def test_fit_lr_recovers_equation_10(tmp_path):
-    (tmp_path / "runs.csv").write_text(fit_runs.learning_rate_runs())
-    done = helpers.succeeds("fit", "lr", f"--runs={tmp_path}/runs.csv", "--experts=1,8", f"--out={tmp_path}/lr.json")
-    result = json.loads((tmp_path / "lr.json").read_text())
-    assert result["lr_law"] == pytest.approx(fit_runs.RATES, rel=1e-6)
-    assert len(result["optima"]) == 12 and done.stdout.count("not fitted") == 7  # 4 and 32, and their error
-    assert "config.optimizer.lr_law.n_experts = -0.250000" in done.stdout

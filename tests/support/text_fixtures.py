@@ -116,8 +116,7 @@ def vocabularies(documents, tmp_path_factory):
 def prepared(places, vocabularies, tmp_path_factory):
     """A prepared folder of many small shards."""
     folder = tmp_path_factory.mktemp("prepared") / "tokens"
-    done = helpers.run(*prepare_command(places, vocabularies, folder, "--shard_tokens=4000"))
-    assert done.returncode == 0, done.stderr
+    done = helpers.succeeds(*prepare_command(places, vocabularies, folder, "--shard_tokens=4000"))
     assert "train: " in done.stdout and "tokenizer.json" in done.stdout
     return folder
 
@@ -157,6 +156,12 @@ def reference(kind: str, path: str):
         )
     encoder.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     return lambda text: [*encoder.encode(text).ids, end]
+
+
+def decode(tokens) -> list[str]:
+    """The documents in tokens that are bytes."""
+    parts = np.split(tokens[:], np.flatnonzero(tokens[:] == 256) + 1)[:-1]
+    return [bytes(part[:-1].astype(np.uint8)).decode() for part in parts]
 
 
 def settings(path="", tokenizer="bytes", **more):

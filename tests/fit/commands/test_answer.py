@@ -4,11 +4,11 @@ import dataclasses
 import json
 import re
 
+import fit_command
 import fit_runs
 import pytest
 
 import fit
-from fit import __main__ as command_line
 from fit.fitted_law.parts import Scatter
 
 JOINT = "joint-moe-2025"
@@ -49,12 +49,12 @@ def test_how_sure_a_law_with_draws_is(noise, of):
 
 
 @pytest.mark.parametrize("form", ["joint", "chinchilla"])
-def test_all_of_a_fit(tmp_path, capsys, form):
+def test_all_of_a_fit(tmp_path, form):
     """With --verbose every warning and coefficient."""
     out = tmp_path / "law.json"
     flags = [f"--form={form}", "--holdout=largest-compute:3", "--verbose", f"--out={out}"]
-    assert command_line.run(["law", f"--runs={fit_runs.write_demo_csv(tmp_path / 'runs.csv')}", *flags]) == 0
-    printed = " ".join(capsys.readouterr().out.split())
+    runs = fit_runs.write_demo_csv(tmp_path / "runs.csv")
+    printed = " ".join(fit_command.printed("law", f"--runs={runs}", *flags).split())
     record = json.loads(out.read_text())
     assert record["findings"] and f"objective {record['objective']:.6e}" in printed
     for finding in record["findings"]:

@@ -3,19 +3,19 @@
 import dataclasses
 import json
 import os
-import pty
 import re
 import signal
 import subprocess
 import sys
-import termios
 
+import fit_command
 import fit_runs
 import numpy as np
 import pytest
 
 from fit import __main__ as command_line
 from fit.fitted_law.law_files import load
+from fit.fitting import search
 from fit.messages import lines
 from fit.prediction.predictions import against_measured
 from fit.render import law_details
@@ -53,7 +53,7 @@ def test_answers_are_utf_8_in_any_locale():
     assert done.returncode == 0 and "Price: 10²¹ training FLOPs" in done.stdout.decode("utf-8"), done.stderr
 
 
-def test_law_says_both_errors_and_keeps_them(folder, capsys):
+def test_law_says_both_errors_and_keeps_them(folder):
     record = json.loads((folder / "law.json").read_text())
     assert record["fitted"]["runs"] == 33 and record["held_out"]["runs"] == 3
     runs = fit_runs.dense_runs(n=36)
@@ -112,42 +112,20 @@ def test_measured_losses_are_compared_with_a_laws(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", [name for name in command_line.COMMANDS if name != "laws"])  # which takes no flags
-def test_help_has_an_example_that_parses(name, capsys):
-    assert command_line.run([name, "--help"]) == 0
-    said = capsys.readouterr().out
+def test_help_has_an_example_that_parses(name):
+    said = fit_command.printed(name, "--help")
     assert re.search(rf"python -m fit {name} (\S+ )?--", said) and said.count("  --") >= 3
 
 
-def test_interrupt_leaves_no_law(folder, tmp_path):
-    runs = fit_runs.write_csv(folder / "paper.csv", fit_runs.paper_runs(noise=0.002))  # whose search takes long
-    terminal, stderr = pty.openpty()  # the progress bar that shows the search has begun wants a terminal
-    termios.tcsetwinsize(stderr, (40, 150))
-    # a test run in the background inherits an ignored SIGINT, so the command sets its own handler first
-    main = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); import fit.__main__ as m; m.main()"
-    process = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            main,
-            "law",
-            f"--runs={runs}",
-            f"--out={tmp_path}/law.json",
-            "--solver=paper",
-        ],
-        env=ENV | {"JMOE_CACHE": f"{folder}/cache"},
-        stderr=stderr,
-    )
-    os.close(stderr)
-    said = b""
-    while b"start/s" not in said:
-        said += os.read(terminal, 4096)
-    process.send_signal(signal.SIGINT)
+def test_interrupt_leaves_no_law(folder, tmp_path, monkeypatch, capsys):
+    """In the search; planning/test_plan.py interrupts the imports of a process."""
+    monkeypatch.setattr(search, "fit", lambda *_, **__: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr(sys, "argv", ["fit", "law", f"--runs={folder}/runs.csv", f"--out={tmp_path}/law.json"])
+    handler = signal.getsignal(signal.SIGINT)
     try:
-        while part := os.read(terminal, 4096):
-            said += part
-    except OSError:  # how a terminal says that its other end has closed
-        pass
-    os.close(terminal)
-    assert process.wait(timeout=300) == 130
-    assert said.rstrip().endswith(b"fit: interrupted") and b"Traceback" not in said
+        with pytest.raises(SystemExit) as ended:
+            command_line.main()
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    assert ended.value.code == 130 and capsys.readouterr().err.endswith("fit: interrupted\n")
     assert list(tmp_path.iterdir()) == []

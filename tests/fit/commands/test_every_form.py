@@ -7,6 +7,7 @@ import csv
 import json
 import re
 
+import fit_command
 import numpy as np
 import pytest
 
@@ -134,13 +135,11 @@ def test_every_command_answers_or_says_why_not(laws, capsys, tmp_path, name):
             assert f"{path}" in said.err and len(said.err.splitlines()) < 5, command
 
 
-def test_separate_laws_of_an_additive_law_that_is_written_as_a_coupled_one(laws, capsys):
+def test_separate_laws_of_an_additive_law_that_is_written_as_a_coupled_one(laws):
     """Its separate laws have no k: they are those of the additive law, with k = 1."""
     tables = []
     for name in ("joint", "additive_as_coupled"):
-        capsys.readouterr()
-        assert command_line.run(["table", f"--law={laws(name)[0]}", "--which=4", "--json"]) == 0
-        tables.append(json.loads(capsys.readouterr().out)["rows"])
+        tables.append(fit_command.answer("table", f"--law={laws(name)[0]}", "--which=4")["rows"])
     additive, coupled = tables
     assert [row["n_experts"] for row in additive] == [1, 4, 16]
     for row, other in zip(additive, coupled, strict=True):

@@ -3,10 +3,10 @@
 import json
 import shlex
 
+import fit_command
 import pytest
 
 import fit
-from fit import __main__ as command_line
 from fit.render.report_options import plan_options
 
 LAW = "joint-moe-2025"
@@ -28,10 +28,9 @@ OLD = [  # (what was typed, the same in Python)
 ]
 
 
-def suggested(capsys, *arguments):
+def suggested(*arguments):
     """The arguments of the command that the error prints."""
-    assert command_line.run(list(arguments)) == 2
-    said = capsys.readouterr().err
+    said = fit_command.refused(*arguments)
     line = said.rstrip().splitlines()[-1]
     python, _, module, *words = shlex.split(line)
     assert (python, module) == ("python", "fit"), said
@@ -56,22 +55,20 @@ def test_an_old_flag_is_told_with_and_without_an_equals_sign(capsys, command, ty
 
 
 @pytest.mark.parametrize(("typed", "options"), OLD)
-def test_the_command_that_an_old_flag_prints_answers(capsys, typed, options):
-    words = suggested(capsys, "plan", f"--law={LAW}", *typed.split())
-    assert command_line.run([*words, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(fit.plan(LAW, **options).to_dict()))
+def test_the_command_that_an_old_flag_prints_answers(typed, options):
+    words = suggested("plan", f"--law={LAW}", *typed.split())
+    assert fit_command.answer(*words) == json.loads(json.dumps(fit.plan(LAW, **options).to_dict()))
 
 
-def test_a_report_takes_the_options_of_a_plan_or_its_json(capsys, tmp_path):
+def test_a_report_takes_the_options_of_a_plan_or_its_json(tmp_path):
     limits = ["--flops=1e21", "--memory_gb=80", "--shape=vocab_size:50000"]
-    old = suggested(capsys, "report", f"--law={LAW}", *limits[:2], "--vocab_size=50000", "--laws=chinchilla-2022")
-    assert command_line.run(["plan", f"--law={LAW}", *limits, "--json"]) == 0
-    (tmp_path / "plan.json").write_text(capsys.readouterr().out)
+    old = suggested("report", f"--law={LAW}", *limits[:2], "--vocab_size=50000", "--laws=chinchilla-2022")
+    (tmp_path / "plan.json").write_text(fit_command.printed("plan", f"--law={LAW}", *limits, "--json"))
     (typed,) = (word.removeprefix("--plan=") for word in old if word.startswith("--plan="))
     assert plan_options(typed) == plan_options(f"{tmp_path}/plan.json") == plan_options(" ".join(limits))
 
 
-def test_a_report_reads_plans_of_earlier_versions_and_refuses_those_it_cannot(capsys, tmp_path):
+def test_a_report_reads_plans_of_earlier_versions_and_refuses_those_it_cannot(tmp_path):
     path = tmp_path / "plan.json"
     plan = fit.plan(LAW, flops=1e21, shape=dict(granularity=2)).to_dict()
     earlier = dict(split="granularity", used="active_width", trained="counts_routed_experts")
@@ -86,25 +83,22 @@ def test_a_report_reads_plans_of_earlier_versions_and_refuses_those_it_cannot(ca
     }
     for said, text in refused.items():
         path.write_text(text)
-        assert command_line.run(["report", f"--law={LAW}", f"--plan={path}", f"--out={tmp_path}/r.html"]) == 2
-        assert said in capsys.readouterr().err
+        assert said in fit_command.refused("report", f"--law={LAW}", f"--plan={path}", f"--out={tmp_path}/r.html")
     assert not (tmp_path / "r.html").exists()
 
 
-def test_a_value_after_a_space_goes_with_its_flag(capsys):
-    words = suggested(capsys, "report", f"--law={LAW}", "--flops", "1e21", "--vocab_size", "50000")
+def test_a_value_after_a_space_goes_with_its_flag():
+    words = suggested("report", f"--law={LAW}", "--flops", "1e21", "--vocab_size", "50000")
     assert words == ["report", f"--law={LAW}", "--plan=--flops=1e21 --shape=vocab_size:50000"]
 
 
 @pytest.mark.parametrize(("command", "flag"), [("report", "--rums=x"), ("plan", "--shpe=paper"), ("law", "--start=3")])
-def test_a_misspelt_flag_is_none_of_an_earlier_version(capsys, command, flag):
-    assert command_line.run([command, f"--law={LAW}", flag]) == 2
-    said = capsys.readouterr().err
+def test_a_misspelt_flag_is_none_of_an_earlier_version(command, flag):
+    said = fit_command.refused(command, f"--law={LAW}", flag)
     assert "nknown command line flag" in said and "earlier version" not in said
 
 
-def test_help_lists_the_fields_with_their_units(capsys):
-    assert command_line.run(["plan", "--help"]) == 0
-    printed = capsys.readouterr().out
+def test_help_lists_the_fields_with_their_units():
+    printed = fit_command.printed("plan", "--help")
     for field in ("kv_share", "vocab_size", "expert", "remat", "weights", "tokens_per_second"):
         assert f"\n      {field}: " in printed

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 
+import fit_command
 import fit_runs
 import helpers
 import notebook
@@ -165,7 +166,7 @@ PRINTED = [  # (function, its arguments, the flags of the command)
 
 
 @pytest.mark.parametrize("name, arguments, flags", PRINTED)
-def test_python_returns_what_the_command_prints(folder, capsys, monkeypatch, name, arguments, flags):
+def test_python_returns_what_the_command_prints(folder, monkeypatch, name, arguments, flags):
     monkeypatch.chdir(folder)
     found = getattr(fit, name)(**arguments)
     command = [name, *flags.split()]
@@ -173,15 +174,12 @@ def test_python_returns_what_the_command_prints(folder, capsys, monkeypatch, nam
         command += [f"--law={JOINT}", "--experts=1,8,16"]
         assert [row["n_experts"] for row in found.optima] == [1, 8, 16]
         assert found.best == min(found.optima, key=lambda row: row["loss"])
-    assert command_line.run(command) == 0
-    assert capsys.readouterr().out == f"{found}\n"
+    assert fit_command.printed(*command) == f"{found}\n"
     shown = html.unescape(re.sub(r"<[^<>]*>", "", found._repr_html_()))
     # a notebook lists warnings, a terminal names them
     assert "".join(shown.split()) == "".join(str(found).replace("warning: ", "").split())
     if name != "next":
-        assert command_line.run([*command, "--json"]) == 0
-        # keys of JSON are texts
-        assert json.loads(json.dumps(found.to_dict())) == json.loads(capsys.readouterr().out)
+        assert json.loads(json.dumps(found.to_dict())) == fit_command.answer(*command)  # keys of JSON are texts
 
 
 def test_mistakes_are_named():
@@ -219,13 +217,13 @@ def test_the_names_are_functions_whatever_was_imported_first():
     assert done.stdout.splitlines()[-1] == "True True True False"
 
 
-def test_a_prediction_is_what_the_command_prints_and_writes(law, tmp_path, capsys):
+def test_a_prediction_is_what_the_command_prints_and_writes(law, tmp_path):
     fit.save(law, tmp_path / "law.json")
     model = dict(n_active=2e4, n_tokens=1e6, n_experts=8)
     one = fit.predict(law, **model)
     flags = ["predict", f"--law={tmp_path / 'law.json'}"]
-    assert command_line.run([*flags, *(f"--{name}={value}" for name, value in model.items())]) == 0
-    assert capsys.readouterr().out == f"{one}\n" and float(str(one)) == pytest.approx(float(law.predict(**model)))
+    assert fit_command.printed(*flags, *(f"--{name}={value}" for name, value in model.items())) == f"{one}\n"
+    assert float(str(one)) == pytest.approx(float(law.predict(**model)))
     rows = {name: [value, 2 * value] for name, value in model.items()} | dict(loss=[5.0, 4.0])
     many = fit.predict(law, rows)
     models, out = tmp_path / "models.jsonl", tmp_path / "out.jsonl"

@@ -2,13 +2,13 @@
 
 import json
 
+import fit_command
 import numpy as np
 import pytest
 from fit_runs import TABLE_3, joint_loss
 
 import fit
 from benchmarks import published_draws as made
-from fit import __main__ as command_line
 from fit.fitted_law import published_draws
 from fit.laws import PRESETS
 from fit.render import tables
@@ -123,15 +123,14 @@ def test_no_interval_is_much_narrower_than_table_5():
     assert SOURCE in tables.note("5", law, rows)
 
 
-def test_json_and_the_page_say_what_the_draws_are(capsys):
+def test_json_and_the_page_say_what_the_draws_are():
     plan = fit.plan("joint-moe-2025", flops=1e22)
     assert plan.to_dict()["odds"]["source"] == SOURCE
     law = fit.load("joint-moe-2025")
     entry = page.of([law], None)["laws"][0]
     assert entry["bootstrap"]["source"] == SOURCE and SOURCE in entry["origin"]
     model = ["--n_active=1e9", "--n_tokens=2e10", "--n_experts=8"]
-    assert command_line.run(["predict", "--law=joint-moe-2025", *model]) == 0
-    assert SOURCE in capsys.readouterr().out
+    assert SOURCE in fit_command.printed("predict", "--law=joint-moe-2025", *model)
     predicted = fit.predict(law, n_active=1e9, n_tokens=2e10, n_experts=8)
     assert predicted.to_dict()["source_of_draws"] == SOURCE
 

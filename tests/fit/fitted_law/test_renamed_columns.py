@@ -3,12 +3,12 @@
 import csv
 import json
 
+import fit_command
 import fit_runs
 import numpy as np
 import pytest
 
 import fit
-from fit import __main__ as command_line
 from fit.commands import flags
 
 
@@ -63,7 +63,7 @@ def test_constants_may_be_set():
     assert law.only_n_experts == 8 and law.architecture.top_k == 2
 
 
-def test_the_commands_read_their_own_table(tmp_path, capsys):
+def test_the_commands_read_their_own_table(tmp_path):
     """`fit predict` takes the table that `fit law` took, by the same flag."""
     columns = mixtures()
     theirs = {name: f"x{i}" for i, name in enumerate(columns) if name in flags.NAMES}
@@ -76,6 +76,6 @@ def test_the_commands_read_their_own_table(tmp_path, capsys):
     kept = fit_runs.fit_law(tmp_path, path, "--form=chinchilla", named)
     assert kept["models"]["n_experts"] == [8] and kept["models"]["vocab_size"] == 32_000
     law = f"--law={tmp_path / 'law.json'}"
-    assert command_line.run(["predict", law, f"--runs={path}", f"--out={tmp_path / 'out.csv'}", named]) == 0
-    assert "12 measured losses" in capsys.readouterr().out
+    said = fit_command.printed("predict", law, f"--runs={path}", f"--out={tmp_path / 'out.csv'}", named)
+    assert "12 measured losses" in said
     assert json.loads((tmp_path / "law.json").read_text())["settings"]["columns"] == theirs

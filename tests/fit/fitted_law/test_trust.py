@@ -150,7 +150,7 @@ def test_a_law_with_escape_codes_is_refused(tmp_path, capsys, change):
     assert "\x1b" not in out + err and "\nwarning: all is well" not in out + err
 
 
-def test_escape_codes_in_a_table_are_written_out(tmp_path, capsys):
+def test_escape_codes_in_a_table_are_written_out(tmp_path):
     """Its cells reach sentences, names of runs and the law; its header is refused."""
     path = tmp_path / "runs.csv"
     fit_runs.write_demo_csv(path, config=[f"configs/{ESCAPE}.py"] * len(fit_runs.demo_runs()[0]))

@@ -2,6 +2,7 @@
 
 import json
 
+import fit_command
 import fit_runs
 import numpy as np
 import pytest
@@ -101,17 +102,6 @@ def test_the_prior_of_k_counts_only_where_runs_leave_it_open():
     assert 0.25 < few.coefficients["k"] < 0.75
 
 
-def test_k_can_be_held():
-    runs = runs_of_law(fit_runs.TABLE_3 | {"k": 0.8}, noise=0.002)
-    held, problem = fitted(COUPLED, runs, fix={"k": 1.0})
-    alone, joint_problem = fitted(JOINT, runs)
-    assert held.coefficients["k"] == 1.0 and problem.fixed == {"k": 1.0}
-    assert held.objective == pytest.approx(alone.objective, rel=1e-6)
-    assert np.log(coupled(1.0, held.coefficients).predict(1e9, 1e11, 8)) == pytest.approx(
-        JOINT.log_loss(alone.params, dict(n_active=1e9, n_tokens=1e11, n_experts=8.0)), abs=1e-5
-    )
-
-
 def dense_table(tmp_path, k, n=70):
     """A csv of dense runs with little noise, of a law with this k."""
     runs = fit_runs.dense_runs(n, noise=0)
@@ -166,12 +156,11 @@ def sixteen(tmp_path):
     return fit_runs.write_csv(tmp_path / "runs.csv", runs), true
 
 
-def test_a_prior_draws_the_exponents_of_few_runs_to_those_of_another_law(tmp_path, capsys):
+def test_a_prior_draws_the_exponents_of_few_runs_to_those_of_another_law(tmp_path):
     path, true = sixteen(tmp_path)
     (tmp_path / "other.json").write_text(json.dumps(dict(form=true.form.name, coefficients=true.coefficients)))
     flags = ["law", f"--runs={path}", f"--out={tmp_path}/law.json", f"--prior={tmp_path}/other.json"]
-    assert command_line.run([*flags, "--verbose"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
+    said = " ".join(fit_command.printed(*flags, "--verbose").split())
     assert (
         "form chosen: the law" in said and "other.json: beta 0.47 ± 0.16, alpha 0.5 ± 0.17, k 0.55 ± 0.7 of ln" in said
     )

@@ -53,6 +53,8 @@ def test_the_exponents_of_tokens_and_batch_are_recovered(lr, tmp_path):
     assert record["lr_law"] == pytest.approx(LAW, rel=1e-6) and record["intervals"].keys() == LAW.keys()
     for name, value in LAW.items():
         assert f"config.optimizer.lr_law.{name} = {value:.6f}  # 10% to 90%: " in message
+    some = lr(rows(), "--experts=8", "--with_tokens")
+    assert "on 8 fitted models" in some and f"lr_law.n_tokens = {LAW['n_tokens']:.6f}" in some
     without = lr(rows())
     assert "lr_law.n_tokens" not in without and "lr_law.batch_tokens" not in without
 

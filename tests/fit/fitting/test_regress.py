@@ -18,7 +18,7 @@ from fit.errors import UserError
 from fit.fitting import search, solvers, uncertainty
 from fit.fitting.problem import Settings, prepare, residual_function
 from fit.laws import FORMS
-from fit.table.runs import errors, held_out, subset
+from fit.table.runs import held_out, subset
 
 JOINT = FORMS["joint"]
 TRUE = JOINT.to_params(fit_runs.TABLE_3)
@@ -65,28 +65,6 @@ def test_gradient_is_exact_on_both_sides_of_delta():
     gradient = np.asarray(jax.grad(lambda x: 0.5 * jnp.sum(residuals(x, problem.data) ** 2))(x))
     central = np.array([(value(x + h) - value(x - h)) / 2e-6 for h in 1e-6 * np.eye(11)])
     np.testing.assert_allclose(gradient, central, rtol=1e-4, atol=1e-6)
-
-
-def test_noise_free_losses_give_the_law_back():
-    runs = fit_runs.paper_runs()
-    found = search.fit(prepare(JOINT, runs))
-    n = np.geomspace(runs.n_active.min(), runs.n_active.max(), 12)[:, None, None]
-    d = np.geomspace(runs.n_tokens.min(), runs.n_tokens.max(), 12)[:, None]
-    e = np.arange(1.0, 33.0)
-    predicted = np.exp(fit_runs.log_loss("joint", found.params, np.log(n), np.log(d), e))
-    np.testing.assert_allclose(predicted, fit_runs.joint_loss(n, d, e, fit_runs.TABLE_3), rtol=1e-6)
-
-
-def test_held_out_lowest_losses_are_predicted():
-    """Short form of benchmarks/fit_coverage.py, which does 20 seeds."""
-    runs = fit_runs.paper_runs(noise=0.002, seed=3)
-    out = held_out(runs, "lowest-loss:30")
-    train = subset(runs, ~out)
-    problem = prepare(JOINT, train)
-    found = search.fit(problem)
-    assert found.objective <= fit_runs.objective(problem, TRUE)
-    left = subset(runs, out)
-    assert errors(JOINT.log_loss(found.params, left.columns), left)["rmse_log"] <= 0.0025
 
 
 def test_no_local_search_improves_the_fit(noisy):
@@ -175,17 +153,6 @@ def test_a_law_is_fitted_where_jaxopt_does_not_import(tmp_path):
     assert "jaxopt" in theirs["versions"] and "jaxopt" not in ours["versions"]
     assert ours["coefficients"] == pytest.approx(theirs["coefficients"], rel=1e-6)
     assert ours["objective"] == pytest.approx(theirs["objective"], rel=1e-10)
-
-
-def test_weight_two_is_the_run_twice():
-    runs, settings = fit_runs.paper_runs(noise=0.01, seed=2), Settings()
-    weights = np.where(np.arange(len(runs)) % 3 == 0, 2.0, 1.0)
-    twice = subset(runs, np.repeat(np.arange(len(runs)), weights.astype(int)))
-    for free in (TRUE, TRUE * 1.01):
-        weighted = prepare(JOINT, dataclasses.replace(runs, weights=weights), settings)
-        assert fit_runs.objective(weighted, free) == pytest.approx(
-            fit_runs.objective(prepare(JOINT, twice, settings), free), rel=1e-9
-        )
 
 
 def test_holdout_rules():

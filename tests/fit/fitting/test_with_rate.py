@@ -3,12 +3,12 @@
 import dataclasses
 import json
 
+import fit_command
 import fit_runs
 import numpy as np
 import pytest
 
 import fit
-from fit import __main__ as command_line
 from fit.fitted_law.law_files import load
 from fit.table.table import Table, read, write
 
@@ -68,6 +68,9 @@ def test_batches_along_a_ramp_are_not_fitted(n_batches):
     assert len(set(steps)) == n_batches and len(along.models.batches) == n_batches
     assert along.tuning == without.tuning and not along.tuning.with_batch
     assert along.coefficients == without.coefficients
+    model = dict(n_active=1e8, n_tokens=2e9)
+    assert along.tuning.batch(**model) is None and along.tuning.rate(**model).low is None  # no draws
+    assert along.tuning.rate(**model).value == pytest.approx(BEST_RATE["at"], rel=0.15)
 
 
 MODELS = [(2e7, 4e8), (1e8, 2e9), (5e8, 1e10), (2e9, 4e10)]  # the last one has four times the largest size
@@ -105,13 +108,6 @@ def test_what_a_wrong_rate_costs(law):
     of_both = law.tuning.penalty(rate, 4 * batch, **model)
     assert of_both.value == pytest.approx(np.expm1(BATCH_COST * np.log(4) ** 2), rel=0.35)
     assert law.tuning.rate(3 * batch, **model).value == pytest.approx(rate, rel=0.25)  # here rate and batch are apart
-
-
-def test_runs_of_one_batch_have_no_best_batch():
-    law = fit.law(runs(80, with_batch=False), "chinchilla", with_rate=True, starts=16)
-    assert not law.tuning.with_batch and law.tuning.batch(n_active=1e8, n_tokens=2e9) is None
-    assert law.tuning.rate(n_active=1e8, n_tokens=2e9).value == pytest.approx(BEST_RATE["at"], rel=0.15)
-    assert law.tuning.rate(n_active=1e8, n_tokens=2e9).low is None  # no draws
 
 
 def test_the_best_rate_of_mixtures_falls_with_their_experts():
@@ -163,15 +159,14 @@ def test_intervals_of_optima_are_those_of_the_draws(law):
         assert [estimate.low, estimate.high] == pytest.approx(np.exp(ends), rel=1e-9)
 
 
-def test_law_json_answers_as_the_law_does(law, tmp_path, capsys):
+def test_law_json_answers_as_the_law_does(law, tmp_path):
     path = str(tmp_path / "law.json")
     fit.save(law, path)
     again = load(path)
     model = dict(n_active=1e8, n_tokens=2e9, n_experts=1.0)
     assert again.tuning.rate(**model) == law.tuning.rate(**model)
     flags = ["--n_active=1e8", "--n_tokens=2e9", "--peak_learning_rate=4e-3", "--batch_tokens=250000"]
-    assert command_line.run(["predict", f"--law={path}", *flags]) == 0
-    text = capsys.readouterr().out
+    text = fit_command.printed("predict", f"--law={path}", *flags)
     best = law.tuning.rate(250_000, **model)
     cost = law.tuning.penalty(4e-3, 250_000, **model)
     assert f"best peak learning rate: {best.value:.3e} (10th to 90th percentile: {best.low:.3e}" in text

@@ -15,7 +15,7 @@ from fit.fitted_law.law_files import load
 from fit.fitting import form_comparison, search
 from fit.fitting.problem import Settings, prepare
 from fit.laws import FORMS
-from fit.model.architecture import PAPER, Architecture
+from fit.model.architecture import PAPER
 from fit.planning import make_plan
 from fit.planning.inputs.constraints import Constraints
 from fit.planning.inputs.problem import Problem
@@ -75,45 +75,6 @@ def test_fits_recover_what_the_law_predicts(name):
     np.testing.assert_allclose(np.exp(form.log_loss(found.params, other)), law.predict(**other), rtol=2.5e-3)
 
 
-# Derived from the printed coefficients, to the digits given.
-BEST_SPARSITY = [
-    (1e20, 1e9, 0.872), (1e20, 2e9, 0.930), (1e20, 5e9, 0.969), (1e20, 1e10, 0.983), (1e20, 2e10, 0.991),
-    (3e19, 1e10, 0.992), (3e20, 1e10, 0.969), (1e21, 1e10, 0.942),
-]  # fmt: skip
-
-
-class AllExperts(Architecture):
-    """Nothing but experts: 6 N (1 - S) FLOPs a token."""
-
-    def n_total(self, d_model, n_experts, n_blocks=None):
-        return n_experts * d_model**3 / 64
-
-    def n_active(self, d_model, n_experts=None, n_blocks=None):
-        return self.n_total(d_model, 1)
-
-    def d_model(self, n_active, n_experts=None):
-        return np.cbrt(64 * n_active)
-
-
-@pytest.mark.parametrize("flops, total, sparsity", BEST_SPARSITY)
-def test_best_sparsity(flops, total, sparsity):
-    # memory for that many parameters, a byte each; as the law has no optimum of N, all of it is used
-    limits = Constraints(flops=flops, memory_bytes=total, bytes_per_parameter=1.0)
-    best = solver.best_models(Problem(SPARSITY, AllExperts(), limits), np.geomspace(2, 500, 4001))
-    i = np.nanargmin(best.loss)
-    assert 1 - 1 / best.n_experts[i] == pytest.approx(sparsity, abs=5.1e-4)
-    assert best.size_bound[i] == "memory" and best.n_total[i] == pytest.approx(total, rel=1e-9)
-
-
-@pytest.mark.parametrize("sparsity, total, loss", [
-    (0, 0.6392e9, 2.5885), (0.5, 1.0659e9, 2.5054), (0.75, 1.8389e9, 2.4368), (0.9, 3.9700e9, 2.3638),
-    (0.95, 7.3355e9, 2.3191), (0.98, 17.0687e9, 2.2708),
-])  # fmt: skip
-def test_best_size_at_a_sparsity(sparsity, total, loss):
-    best = solver.best_models(Problem(SPARSITY, AllExperts(), Constraints(flops=1e20)), 1 / (1 - sparsity))
-    assert best.n_total == pytest.approx(total, rel=1e-4) and best.loss == pytest.approx(loss, abs=5.1e-5)
-
-
 def test_a_plan_says_that_the_sparsity_law_has_no_optimum_of_its_own():
     free, beyond, bounded = (
         fit.plan("sparsity-2025", flops=1e20, **limits)
@@ -123,18 +84,6 @@ def test_a_plan_says_that_the_sparsity_law_has_no_optimum_of_its_own():
     assert ["not_bounded" in of_plan for of_plan in codes] == [True, True, False]
     assert free.best["n_experts"] == 50 > bounded.best["n_experts"]
     assert any(o["column"] == "sparsity" and o["high"] == 0.98 for o in beyond.to_dict()["extrapolation"])
-
-
-def test_best_structure_of_the_law_of_five_factors():
-    def structure(x):
-        return COMPREHENSIVE.predict(3e9, 1e11, n_total=3e10, top_k=x[0], shared_share=x[1])
-
-    g, s = scipy.optimize.minimize(structure, (5.0, 0.5), method="Nelder-Mead", options=dict(xatol=1e-6, fatol=1e-14)).x
-    assert g == pytest.approx(6.78, abs=5.1e-3) and s == pytest.approx(0.315, abs=5.1e-4)
-    for total, share in ((30e9, 0.401), (671e9, 0.220)):
-        active = total * np.linspace(0.01, 1, 99_001)
-        loss = COMPREHENSIVE.predict(active, 1e11, n_total=total, top_k=g, shared_share=s)
-        assert active[np.argmin(loss)] / total == pytest.approx(share, abs=5.1e-4)
 
 
 def test_fine_grained_counts_leave_the_embedding_out():

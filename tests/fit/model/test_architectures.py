@@ -7,6 +7,7 @@ import json
 import runpy
 from types import SimpleNamespace
 
+import fit_command
 import fit_runs
 import numpy as np
 import pytest
@@ -211,21 +212,20 @@ def test_runs_to_train_next_are_built_as_those_so_far(tmp_path):
         assert counts.n_active(config.model) == Model(law.architecture, 5, e).shape.n_active
 
 
-def planned(capsys, *flags):
-    assert command_line.run(["plan", *flags, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
+def planned(*flags):
+    return fit_command.answer("plan", *flags)
 
 
-def test_flags_that_ask_for_nothing_change_nothing(capsys):
+def test_flags_that_ask_for_nothing_change_nothing():
     limits = ("--law=joint-moe-2025", "--flops=1e22", "--memory_gb=80", "--kv_tokens=1e6", "--shape=paper")
-    without = planned(capsys, *limits)
-    with_defaults = planned(capsys, *limits, "--shape=used:1,kv_share:1,dense_blocks:0")
+    without = planned(*limits)
+    with_defaults = planned(*limits, "--shape=used:1,kv_share:1,dense_blocks:0")
     assert without.pop("options") != with_defaults.pop("options") and without == with_defaults
 
 
-def test_how_much_a_token_uses_is_chosen_by_a_law_that_reads_it(capsys):
+def test_how_much_a_token_uses_is_chosen_by_a_law_that_reads_it():
     limits = ("--law=sparsity-2025", "--flops=1e20", "--memory_gb=8", "--experts=1,4,16,50", "--shape=vocab_size:50257")
-    plan = planned(capsys, *limits, "--shape=used:1,used:2,used:4", "--shape=kv_share:0.5")
+    plan = planned(*limits, "--shape=used:1,used:2,used:4", "--shape=kv_share:0.5")
     best = {}
     d = np.geomspace(64, 12_800, 200_001)
     for e, used in itertools.product((1, 4, 16, 50), (1, 2, 4)):

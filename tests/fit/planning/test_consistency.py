@@ -217,14 +217,6 @@ def test_a_narrow_model_is_priced_on_the_chips_of_its_speed():
     assert built.cost.training_dollars == pytest.approx(plan.best.cost.training_dollars, rel=0.01)
 
 
-def test_a_given_mesh_is_emitted(tmp_path):
-    path = tmp_path / "planned.py"
-    flags = ["--flops=1e20", "--chips=H100:8", "--shape=paper", "--mesh=expert:4,remat:dots", f"--emit_config={path}"]
-    assert command_line.run(["plan", f"--law={LAW}", *flags]) == 0
-    lines = path.read_text().splitlines()
-    assert {"    config.mesh.expert = 4", "    config.mesh.model = 1", "    config.remat = 'dots'"} <= set(lines)
-
-
 def test_runs_of_the_pretraining_config_have_their_own_recipe(tmp_path):
     """Within their sizes a plan has it, not that of published models: norms are counted and batches are kept alike."""
     law = fit_runs.write_demo_law(tmp_path / "law.json", base_config="configs/pretrain.py")

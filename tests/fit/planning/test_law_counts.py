@@ -5,12 +5,12 @@ The law's own vocabulary is 50,257 in these tests, one width per block 64: count
 
 import dataclasses
 
+import fit_command
 import fit_runs
 import numpy as np
 import pytest
 
 import fit
-from fit import __main__ as command_line
 from fit.fitted_law.law_files import load
 from fit.fitted_law.parts import Beyond, FittedRuns, Scatter
 from fit.fitting import fitting
@@ -198,7 +198,7 @@ def test_a_fit_notes_how_wide_and_deep_its_runs_were(tmp_path):
         assert values.max() < runs.table.numbers(name).max()
 
 
-def test_one_model_is_predicted_by_laws_that_read_more_than_its_size(capsys):
+def test_one_model_is_predicted_by_laws_that_read_more_than_its_size():
     """By the printed formulas; the fine-grained law's N leaves the embedding out, which --n_embedding says."""
     model = ["--n_active=1e9", "--n_total=8e9", "--n_tokens=2e10", "--n_experts=16", "--top_k=2", "--granularity=2"]
     expected = {
@@ -210,7 +210,7 @@ def test_one_model_is_predicted_by_laws_that_read_more_than_its_size(capsys):
         + 0.94,
     }
     for law, loss in expected.items():
-        assert command_line.run(["predict", f"--law={law}", "--n_embedding=1e8", *model]) == 0
-        assert float(capsys.readouterr().out) == pytest.approx(loss, abs=1e-6)
-    assert command_line.run(["predict", "--law=comprehensive-2025", "--n_active=1e9", "--n_tokens=2e10"]) == 2
-    assert "--n_total is missing" in capsys.readouterr().err
+        printed = fit_command.printed("predict", f"--law={law}", "--n_embedding=1e8", *model)
+        assert float(printed) == pytest.approx(loss, abs=1e-6)
+    said = fit_command.refused("predict", "--law=comprehensive-2025", "--n_active=1e9", "--n_tokens=2e10")
+    assert "--n_total is missing" in said

@@ -1,4 +1,4 @@
-"""FLOPs on chips: hours and dollars at the modelled speed of each model."""
+"""FLOPs on chips and plans by hours: hours and dollars at the modelled speed of each model."""
 
 import pytest
 
@@ -19,12 +19,8 @@ def plan():
     return fit.plan(LAW, **FLOPS)
 
 
-@pytest.fixture(scope="module")
-def at_mfu():
-    return fit.plan(LAW, **FLOPS, mfu=0.4)
-
-
-def test_flops_choose_the_same_model_with_and_without_an_mfu(plan, at_mfu):
+def test_flops_choose_the_same_model_with_and_without_an_mfu(plan):
+    at_mfu = fit.plan(LAW, **FLOPS, mfu=0.4)
     assert [row.n_experts for row in plan.optima] == [row.n_experts for row in at_mfu.optima]
     for row, other in zip([*plan.optima, plan.buildable], [*at_mfu.optima, at_mfu.buildable], strict=True):
         for name in ("n_experts", "n_active", "n_total", "n_tokens", "loss", "d_model", "training_flops"):
@@ -94,13 +90,6 @@ def test_the_answer_says_what_the_clock_would_choose(crowded):
     assert alone.clock.by_time == alone.clock.by_flops == 8 and "by wall-clock time" not in str(alone)
 
 
-def test_an_mfu_overrides_the_model(at_mfu):
-    built = at_mfu.buildable
-    assert built.cost.training_hours == pytest.approx(built.training_flops / (0.4 * 64 * 989e12) / 3600, rel=1e-9)
-    told = " ".join(str(at_mfu).split())
-    assert "at MFU 0.4;" in told and "assumed" not in told and "modelled" not in told.partition("training takes")[0]
-
-
 def test_what_is_not_modelled_is_said():
     paper = fit.plan(LAW, **FLOPS, shape="paper")
     assert "at MFU 0.4, assumed" in str(paper) and paper.chips.mfu_is_assumed
@@ -128,3 +117,60 @@ def test_a_target_is_priced_as_its_plan():
     assert found.target.front[3].hours == pytest.approx(best.hours)
     hours = [row.hours for row in found.target.front]
     assert hours == sorted(hours)
+
+
+def test_experts_that_the_law_counts_as_no_whole_number():
+    """16 experts split in 4 with one of them shared are built as 64, which the law counts as 16.25."""
+    shape = dict(shape=dict(granularity=4, shared_experts=1), experts=[8, 16], chips="B200:32", hours=100)
+    by_clock = fit.plan(LAW, **shape)
+    assert by_clock.buildable["law_experts"] != round(by_clock.buildable["law_experts"])
+    assert "modelled" in str(by_clock)
+    assert "at MFU 0.3" in str(fit.plan(LAW, mfu={8: 0.3, 16: 0.3}, **shape))
+
+
+def test_a_law_of_several_splits_is_timed_at_each():
+    """Finer experts are slower: by wall-clock time the split is not the finest, which FLOPs prefer."""
+    limits = dict(chips="H100:16", hours=100)
+    found = fit.compare(["fine-grained-2024"], **limits, verbose=True)
+    (fine,) = found.laws
+    (by_flops,) = fit.compare(["fine-grained-2024"], **limits, mfu=0.4).laws
+    assert 1 < fine.granularity < by_flops.granularity
+    assert fine.n_tokens == pytest.approx(fine.speed.tokens_per_second[1] * 360_000, rel=1e-9)
+    told = " ".join(str(found).split())
+    assert "dense hours" in told and "speed on these chips (modelled" in told
+
+
+def test_own_speeds_recalibrate_the_plan(tmp_path):
+    """Four models at 0.6 of the modelled speed: a plan with them has the models and tokens of 0.6 of the hours."""
+    chips = "H100:64"
+    rows = []
+    for hours, e in ((24, 1), (24, 8), (2400, 1), (2400, 8)):
+        built = fit.plan(LAW, chips=chips, hours=hours, experts=[e]).buildable
+        columns = (
+            "d_model",
+            "n_blocks",
+            "n_heads",
+            "n_kv_heads",
+            "head_dim",
+            "d_ff",
+            "n_experts",
+            "top_k",
+            "vocab_size",
+        )
+        row = {name: built.get(name) for name in columns}
+        layout = built.layout
+        row |= dict(seq_len=built.sequence, batch_tokens=layout.batch_tokens, expert=layout.expert, remat=layout.remat)
+        rows.append(row | dict(tokens_per_second=0.6 * built.speed.tokens_per_second[1]))
+    path = tmp_path / "speeds.csv"
+    lines = [",".join(rows[0])] + [",".join("" if v is None else str(v) for v in row.values()) for row in rows]
+    path.write_text("\n".join(lines))
+    found = fit.plan(LAW, chips=chips, hours=240, speeds=str(path))
+    expected = fit.plan(LAW, chips=chips, hours=0.6 * 240)
+    for row, other in zip(found.optima, expected.optima, strict=True):
+        assert row.loss == pytest.approx(other.loss, rel=2e-3)
+        of_budget = 6 * row.n_active * row.n_tokens
+        assert of_budget == pytest.approx(6 * other.n_active * other.n_tokens, rel=0.05)
+        low, _, high = row.speed.tokens_per_second
+        modelled_low, _, modelled_high = other.speed.tokens_per_second
+        assert high / low < modelled_high / modelled_low
+    assert found.clock.label == "measured" and ", measured; training takes" in " ".join(str(found).split())

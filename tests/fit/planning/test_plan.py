@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 
+import fit_command
 import fit_runs
 import helpers
 import jax
@@ -31,9 +32,8 @@ def folder(tmp_path_factory):
     return folder
 
 
-def plan(capsys, *flags, law):
-    assert command_line.run(["plan", f"--law={law}", *flags, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+def plan(*flags, law):
+    found = fit_command.answer("plan", f"--law={law}", *flags)
     del found["options"]  # of the flags
     return found
 
@@ -63,24 +63,22 @@ def test_a_best_at_the_edge_is_not_the_last_word(folder):
     assert tight.best.n_experts == 8 and not tight.best_at_edge
 
 
-def test_a_file_named_like_the_paper_is_not_compared_with_it(folder, capsys):
+def test_a_file_named_like_the_paper_is_not_compared_with_it(folder):
     (folder / "joint-moe-2025-mine.json").write_text((folder / "law.json").read_text())
     for arguments, compared in (
         ([f"--law={folder}/joint-moe-2025-mine.json", "--flops=1e21,1e22,1e23,1e24", "--memory_gb=24,80,640"], False),
         (["--law=joint-moe-2025", "--shape=vocab_size:32000"], False),
         (["--law=joint-moe-2025"], True),
     ):
-        assert command_line.run(["table", "--which=2", *arguments]) == 0
-        assert ("cells agree with the paper" in capsys.readouterr().out) == compared
+        assert ("cells agree with the paper" in fit_command.printed("table", "--which=2", *arguments)) == compared
 
 
-def test_table_5_marks_the_ends_of_its_intervals(folder, capsys):
+def test_table_5_marks_the_ends_of_its_intervals(folder):
     record = json.loads((folder / "law.json").read_text())
     draws = [[value * (1 + 0.001 * i) for value in fit_runs.TINY.values()] for i in range(5)]
     record["bootstrap"] = dict(form="replacement", percentiles=[0, 100], draws=draws)
     (folder / "intervals.json").write_text(json.dumps(record))
-    assert command_line.run(["table", f"--law={folder}/intervals.json", "--which=5", "--flops=1e11", "--json"]) == 0
-    for row in json.loads(capsys.readouterr().out)["rows"]:
+    for row in fit_command.answer("table", f"--law={folder}/intervals.json", "--which=5", "--flops=1e11")["rows"]:
         factor = 14880 / row["n_active_low"]
         assert factor > 1 and f"n_active {factor:.3g} times below 14.9K" in row["outside_fitted_range"]
 
@@ -88,10 +86,10 @@ def test_table_5_marks_the_ends_of_its_intervals(folder, capsys):
 # The emitted config.
 
 
-def emitted(tmp_path, capsys, law, *flags):
+def emitted(tmp_path, law, *flags):
     """(the config, the plan's buildable model, the config's source)."""
     path = tmp_path / "planned.py"
-    built = plan(capsys, *flags, f"--emit_config={path}", law=law)["buildable"]
+    built = plan(*flags, f"--emit_config={path}", law=law)["buildable"]
     return cli.load_module(str(path), "planned").get_config().lock(), built, path.read_text()
 
 
@@ -104,12 +102,12 @@ def emitted(tmp_path, capsys, law, *flags):
         ("joint-moe-2025", ["--flops=1e19", "--shape=width_per_block:128"]),
     ],
 )
-def test_a_plan_becomes_a_config_that_the_trainer_takes(folder, tmp_path, capsys, law, flags):
+def test_a_plan_becomes_a_config_that_the_trainer_takes(folder, tmp_path, law, flags):
     """At the demo's size, at the paper's, and between: tokenizer, rows and law of rates are those of the law's runs."""
     from configs import joint_moe, quickstart
 
     base = (quickstart if law == "demo" else joint_moe).get_config()
-    config, built, _ = emitted(tmp_path, capsys, f"{folder}/law.json" if law == "demo" else law, *flags)
+    config, built, _ = emitted(tmp_path, f"{folder}/law.json" if law == "demo" else law, *flags)
     check_config(schema.complete(config))
     schedule = Schedule(config)
     sharding.make_mesh(config, jax.devices()[:1])
@@ -125,8 +123,8 @@ def test_a_plan_becomes_a_config_that_the_trainer_takes(folder, tmp_path, capsys
     assert config.optimizer.warmup_tokens == min(base.optimizer.warmup_tokens, built["n_tokens"] // 3)
 
 
-def test_the_emitted_config_trains(folder, tmp_path, capsys, text_glob):
-    config, built, _ = emitted(tmp_path, capsys, f"{folder}/law.json", "--flops=1.5e8", "--experts=1")
+def test_the_emitted_config_trains(folder, tmp_path, text_glob):
+    config, built, _ = emitted(tmp_path, f"{folder}/law.json", "--flops=1.5e8", "--experts=1")
     with config.unlocked():
         config.data.path, config.data.validation_tokens = text_glob, 1024
     with pytest.raises(UserError, match=f"fingerprint={fit_runs.CORPUS}.* is other text.*--config.data.fingerprint= "):
@@ -159,48 +157,48 @@ def test_a_sweep_around_the_plan_of_the_demos_law(folder, tmp_path):
             assert configs[job.name].data.fingerprint == fit_runs.CORPUS
 
 
-def test_what_all_runs_overrode_is_in_the_config(tmp_path, capsys):
+def test_what_all_runs_overrode_is_in_the_config(tmp_path):
     overrides = {"data.path": "'my text/*.txt'", "optimizer.lr_law.constant": "3.0"}
     law = fit_runs.write_demo_law(tmp_path / "law.json", overrides=overrides)
-    config, _, source = emitted(tmp_path, capsys, law, "--flops=2e12")
+    config, _, source = emitted(tmp_path, law, "--flops=2e12")
     assert config.data.path == "my text/*.txt" and config.optimizer.lr_law.constant == 3.0
     assert source.count("# as the runs had it") == 3 and config.data.fingerprint == fit_runs.CORPUS
 
 
-def test_a_config_is_found_where_no_import_statement_reaches_it(folder, tmp_path, capsys, monkeypatch):
+def test_a_config_is_found_where_no_import_statement_reaches_it(folder, tmp_path, monkeypatch):
     """Outside of the working directory, or installed where the folder has none."""
     mine = tmp_path / "my config.py"
     mine.write_text("from configs.quickstart import get_config\n")
     monkeypatch.chdir(tmp_path)
     for base in (mine, "configs/quickstart.py"):
-        config, _, _ = emitted(tmp_path, capsys, f"{folder}/law.json", "--flops=1e19", f"--base_config={base}")
+        config, _, _ = emitted(tmp_path, f"{folder}/law.json", "--flops=1e19", f"--base_config={base}")
         assert config.data.tokenizer == "bytes" and config.data.fingerprint == fit_runs.CORPUS
 
 
-def test_learning_rates_come_from_the_runs(folder, capsys):
+def test_learning_rates_come_from_the_runs(folder):
     """From the rates that the runs had; from Eq. 10 for a law of the paper's models that says none; else none."""
-    found = plan(capsys, "--flops=2e12", law=f"{folder}/law.json")["buildable"]
+    found = plan("--flops=2e12", law=f"{folder}/law.json")["buildable"]
     assert found["learning_rate_from"] == "by the law of the fitted runs' rates" and found["learning_rate"] < 0.02
     fit_runs.write_demo_law(folder / "rates.json", learning_rate=None)
-    found = plan(capsys, "--flops=2e12", law=f"{folder}/rates.json")["buildable"]
+    found = plan("--flops=2e12", law=f"{folder}/rates.json")["buildable"]
     assert found["learning_rate"] is None and found["batch_tokens"] is None
-    assert command_line.run(["plan", f"--law={folder}/rates.json", "--flops=2e12"]) == 0
-    assert "Rate: not known (the fitted runs followed no law" in capsys.readouterr().out
-    found = plan(capsys, "--flops=1e20", "--shape=paper", law="chinchilla-2022")["buildable"]
+    said = fit_command.printed("plan", f"--law={folder}/rates.json", "--flops=2e12")
+    assert "Rate: not known (the fitted runs followed no law" in said
+    found = plan("--flops=1e20", "--shape=paper", law="chinchilla-2022")["buildable"]
     assert found["learning_rate_from"] == "Eq. 10"
-    found = plan(capsys, "--flops=1e14", law="chinchilla-2022")["buildable"]
+    found = plan("--flops=1e14", law="chinchilla-2022")["buildable"]
     assert found["learning_rate"] is None and "far larger" in found["learning_rate_from"]
 
 
 # What cannot be planned, in one sentence; and what it costs.
 
 
-def test_buildable_memory_counts_norms_and_routers(capsys):
+def test_buildable_memory_counts_norms_and_routers():
     """A limit between the weights as the law counts them and all of them keeps the model out."""
-    built = plan(capsys, "--flops=1e20", "--experts=8", law="joint-moe-2025")["buildable"]
+    built = plan("--flops=1e20", "--experts=8", law="joint-moe-2025")["buildable"]
     assert built["memory_bytes"] == 2 * built["exact_parameters"] > 2 * built["n_total"]
     limit = (built["exact_parameters"] + built["n_total"]) / 1e9
-    smaller = plan(capsys, "--flops=1e20", "--experts=8", f"--memory_gb={limit}", law="joint-moe-2025")["buildable"]
+    smaller = plan("--flops=1e20", "--experts=8", f"--memory_gb={limit}", law="joint-moe-2025")["buildable"]
     assert smaller["n_blocks"] == built["n_blocks"] - 1 and smaller["memory_bytes"] <= limit * 1e9
 
 
@@ -230,7 +228,7 @@ def test_a_plan_imports_nothing_heavy_and_a_missing_accelerator_is_one_sentence(
         f"m.run(['plan', '--law={folder}/law.json', '--flops=2e12']); "
         "m.run(['predict', '--law=joint-moe-2025', '--n_active=1e9', '--n_tokens=2e10']); "
         "m.run(['table', '--law=joint-moe-2025', '--which=2']); "
-        "print([n for n in ('jax', 'scipy', 'matplotlib', 'pyarrow', 'jmoe', 'flax') if n in sys.modules])\n"
+        "print([n for n in 'jax scipy matplotlib pyarrow jmoe launch configs'.split() if n in sys.modules])\n"
         f"sys.exit(m.run(['law', '--runs={tmp_path}/runs.csv', '--out={tmp_path}/x.json']))"
     )
     fit_runs.write_demo_csv(tmp_path / "runs.csv")

@@ -1,15 +1,14 @@
 """Recipes of plans: rates and batches of published laws by hand, ranges, doubts, and the config that they become."""
 
-import json
 import runpy
 
+import fit_command
 import fit_runs
 import jax
 import numpy as np
 import pytest
 
 from configs import pretrain
-from fit import __main__ as command_line
 from fit.fitted_law.law_files import load
 from fit.model.architecture import PAPER, Architecture, Model
 from fit.planning.recipe import ramps, rates, recipe
@@ -21,9 +20,8 @@ from jmoe.model import sharding
 PAPERS = load("joint-moe-2025")
 
 
-def plan(capsys, *flags, law="joint-moe-2025"):
-    assert command_line.run(["plan", f"--law={law}", *flags, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
+def plan(*flags, law="joint-moe-2025"):
+    return fit_command.answer("plan", f"--law={law}", *flags)
 
 
 # The laws, by numbers of their papers.
@@ -150,9 +148,9 @@ def test_a_ramp_for_a_mesh_has_whole_multiples():
 
 
 @pytest.mark.parametrize("law", ["joint-moe-2025", "comprehensive-2025"])
-def test_ten_days_of_64_h100_have_a_recipe_of_published_models(law, tmp_path, capsys):
+def test_ten_days_of_64_h100_have_a_recipe_of_published_models(law, tmp_path):
     path = tmp_path / "ten_days.py"
-    result = plan(capsys, "--chips=H100:64", "--hours=240", f"--emit_config={path}", law=law)
+    result = plan("--chips=H100:64", "--hours=240", f"--emit_config={path}", law=law)
     built = result["buildable"]
     assert 1e-4 <= built["learning_rate"] <= 4e-4 and built["sequence"] == 4096
     assert 1e6 <= built["batch_tokens"][-1][1] <= 16e6

@@ -5,6 +5,7 @@ import json
 import math
 import shlex
 
+import fit_command
 import fit_runs
 import helpers
 import numpy as np
@@ -13,7 +14,6 @@ import pytest
 import fit
 from benchmarks import plans_start
 from configs import joint_moe
-from fit import __main__ as command_line
 from fit.model import hardware
 from fit.model.shape import ModelShape
 from fit.planning.emit import plan_config
@@ -99,7 +99,7 @@ BATCHES = {  # by the batches at the end of the runs: (the ramp, hours within wh
 
 
 @pytest.mark.parametrize("name", BATCHES)
-def test_a_plan_has_the_batches_of_a_table_that_says_them(name, tmp_path, capsys):
+def test_a_plan_has_the_batches_of_a_table_that_says_them(name, tmp_path):
     """In whole groups of each mesh, and never larger: on 8 chips, and on more than there are rows in a batch."""
     column, ramp = BATCHES[name]
     law = fitted(tmp_path, batch_tokens=column.tolist())
@@ -117,10 +117,8 @@ def test_a_plan_has_the_batches_of_a_table_that_says_them(name, tmp_path, capsys
         for (start, batch), (ramp_start, most) in zip(config.batch_tokens, ramp, strict=True):
             assert start == ramp_start and most / 2 < batch <= most and batch % unit == 0
         assert built.batch_allowed == [ramp[-1][1] / 2, ramp[-1][1]]
-    capsys.readouterr()
     flags = [f"--law={law}", "--chips=H100:8", "--hours=0.0001", f"--emit_config={tmp_path}/typed.py", "--json"]
-    assert command_line.run(["plan", *flags]) == 0
-    typed = json.loads(capsys.readouterr().out)["buildable"]
+    typed = json.loads(fit_command.printed("plan", *flags))["buildable"]
     config = plans_start.module_of(tmp_path / "typed.py", "typed").get_config()
     assert [list(step) for step in config.batch_tokens] == typed["batch_tokens"]
 
@@ -180,15 +178,13 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.kind}-{case.count}")
-def test_the_command_that_a_plan_prints_starts_its_config(case, tmp_path, capsys, monkeypatch):
+def test_the_command_that_a_plan_prints_starts_its_config(case, tmp_path, monkeypatch):
     """As it stands, but for the slice of a TPU, in a process; then with a text that is too short."""
     monkeypatch.chdir(tmp_path)
-    assert command_line.run(["plan", *case.command.split()[2:], "--emit_config=planned.py"]) == 0
-    printed = capsys.readouterr().out
+    printed = fit_command.printed("plan", *case.command.split()[2:], "--emit_config=planned.py")
     name, _ = plans_start.accelerator(case.kind, case.count)
     _, _, module, *flags = shlex.split(printed[printed.index("  python -m") :].replace("v5e:SLICE", name))
-    done = helpers.run(module, *flags)
-    assert done.returncode == 0, done.stderr
+    helpers.succeeds(module, *flags)
     with_text = helpers.fails(module, *[flag for flag in flags if flag != "--text_elsewhere"])
     assert "this would be refused" in with_text and "training tokens" in with_text
 
@@ -247,28 +243,25 @@ def test_shapes_are_those_of_the_grid(plans):
     assert far["n_active"] > 2.7e9 and far["d_model"] / far["n_blocks"] > 80
 
 
-def test_one_convention_for_experts(tmp_path, capsys):
+def test_one_convention_for_experts(tmp_path):
     """n_experts is what the config builds, in JSON and text; the law's count stands beside it."""
     flags = ["plan", "--law=joint-moe-2025", "--chips=H100:64", "--hours=24", "--like=Qwen3-30B-A3B"]
-    assert command_line.run([*flags, "--json", f"--emit_config={tmp_path}/c.py"]) == 0
-    plan = json.loads(capsys.readouterr().out)
+    plan = fit_command.answer(*flags, f"--emit_config={tmp_path}/c.py")
     built = plan["buildable"]
     config = plans_start.module_of(tmp_path / "c.py", "c").get_config()
     assert built["n_experts"] == config.model.n_experts == 8 * plan["best"]["n_experts"]
     assert built["law_experts"] == plan["best"]["n_experts"]
     assert counts.n_active(config.model) == built["n_active"] and counts.n_total(config.model) == built["n_total"]
     assert counts.n_exact(config.model) == built["exact_parameters"]
-    assert command_line.run([*flags, "--verbose"]) == 0
-    printed = " ".join(capsys.readouterr().out.split())
+    printed = " ".join(fit_command.printed(*flags, "--verbose").split())
     assert f"buildable: n_experts {built['n_experts']}, " in printed
     assert "the law counts its 256 experts as 32 as wide as a dense layer" in printed
 
 
-def test_the_mesh_that_a_user_asks_for(capsys, tmp_path):
+def test_the_mesh_that_a_user_asks_for(tmp_path):
     """Is taken where it divides; else one sentence says so."""
     flags = ["plan", "--law=joint-moe-2025", "--flops=1e21", "--chips=H100:64"]
-    assert command_line.run([*flags, "--mesh=expert:4,model:2,remat:dots", "--json"]) == 0
-    chosen = json.loads(capsys.readouterr().out)["buildable"]["cost"]["mesh"]
+    chosen = fit_command.answer(*flags, "--mesh=expert:4,model:2,remat:dots")["buildable"]["cost"]["mesh"]
     assert [chosen[name] for name in ("data", "expert", "model", "remat")] == [8, 4, 2, "dots"]
-    assert command_line.run(["plan", "--law=joint-moe-2025", "--flops=1e21", "--chips=H100:48", "--mesh=model:3"]) == 2
-    assert "--mesh=model:3: no model of the plan divides over such a mesh" in capsys.readouterr().err
+    said = fit_command.refused("plan", "--law=joint-moe-2025", "--flops=1e21", "--chips=H100:48", "--mesh=model:3")
+    assert "--mesh=model:3: no model of the plan divides over such a mesh" in said

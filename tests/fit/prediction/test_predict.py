@@ -1,5 +1,6 @@
 """What a law predicts for the models of a table or of flags."""
 
+import fit_command
 import fit_runs
 import pytest
 
@@ -59,12 +60,11 @@ def test_true_and_1_both_tie_the_embedding():
         assert fit_runs.models_of(fit.read(runs)).architecture.tied
 
 
-def test_a_token_chooses_some_of_the_experts(capsys):
+def test_a_token_chooses_some_of_the_experts():
     """More of them than there are give no sparsity; a dense model has one, whatever its top_k."""
-    assert command_line.run([*SPARSITY, "--top_k=2"]) == 2
-    assert "--n_experts is missing" in capsys.readouterr().err
-    assert command_line.run([*SPARSITY, "--top_k=4", "--n_experts=2"]) == 2
-    assert "--top_k=4: expected a whole number from 1 to 2" in capsys.readouterr().err
+    assert "--n_experts is missing" in fit_command.refused(*SPARSITY, "--top_k=2")
+    said = fit_command.refused(*SPARSITY, "--top_k=4", "--n_experts=2")
+    assert "--top_k=4: expected a whole number from 1 to 2" in said
     law = fit.load("sparsity-2025")
     models = dict(n_total=[1e9] * 3, n_tokens=[2e10] * 3, n_experts=[1, 8, 8], top_k=[2, 2, 8])
     expected = [float(law.predict(n_total=1e9, n_tokens=2e10, sparsity=share)) for share in (0, 0.75, 0)]
@@ -75,19 +75,17 @@ def test_a_token_chooses_some_of_the_experts(capsys):
             fit.predict(law, models | dict(top_k=[2, wrong, 8]))
 
 
-def test_options_that_cannot_act_are_refused(tmp_path, capsys):
+def test_options_that_cannot_act_are_refused(tmp_path):
     path = tmp_path / "models.csv"
     path.write_text("n_active,n_tokens,n_experts\n1e9,2e10,8\n")
     law = "--law=joint-moe-2025"
     table = ["predict", law, f"--runs={path}", f"--out={tmp_path / 'out.csv'}"]
     for flag in ("--n_active=1e9", "--n_experts=8", "--top_k=2", "--n_embedding=0", "--batch_tokens=1e6"):
-        assert command_line.run([*table, flag]) == 2
-        assert f"fit predict: {flag.partition('=')[0]}: " in capsys.readouterr().err
+        assert f"fit predict: {flag.partition('=')[0]}: " in fit_command.refused(*table, flag)
     assert not (tmp_path / "out.csv").exists()
     model = ["predict", law, "--n_active=1e9", "--n_tokens=2e10", "--n_experts=8"]
     for flag in ("--where=n_experts=8", "--set=n_experts=8", "--columns=n_experts:E", "--units=n_active:billions"):
-        assert command_line.run([*model, flag]) == 2
-        assert f"fit predict: {flag.partition('=')[0]}: " in capsys.readouterr().err
+        assert f"fit predict: {flag.partition('=')[0]}: " in fit_command.refused(*model, flag)
     assert command_line.run(model) == 0 and command_line.run(table) == 0
     with pytest.raises(fit.UserError, match="n_experts: describes a single model"):
         fit.predict("joint-moe-2025", str(path), n_experts=8)

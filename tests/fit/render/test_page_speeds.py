@@ -174,7 +174,7 @@ def test_off_the_grid_a_command_answers(browser, folder, capsys):
     planner.tab.close()
 
 
-def test_the_page_shows_a_plan_by_hours(browser, folder, capsys):
+def test_the_page_shows_a_plan_by_hours(browser, folder):
     planner = Planner(browser, folder, viewport=dict(width=1280, height=900))
     planner.open(law=LAW, mfu="", hours="24", memory_gb="", context="0")
     plan = planner.plan()

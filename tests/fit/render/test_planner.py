@@ -6,6 +6,7 @@ import random
 import re
 import shlex
 
+import fit_command
 import fit_runs
 import pytest
 from planner_tab import SETTLED, Planner, assert_same, typed
@@ -175,7 +176,7 @@ LIKE = [
 
 
 @pytest.mark.parametrize("state", LIKE, ids=lambda state: " ".join(state.values()))
-def test_laws_beside_each_other_and_a_model_to_start_from(planner, capsys, state):
+def test_laws_beside_each_other_and_a_model_to_start_from(planner, state):
     """The page's command of all laws, run: what each would build, what they agree on, and what the model counts. The
     row of the planning law is the plan."""
     law = state.get("law", "joint-moe-2025")
@@ -183,8 +184,7 @@ def test_laws_beside_each_other_and_a_model_to_start_from(planner, capsys, state
     page, command = json.loads(planner.text("laws-json")), planner.text("compare")
     assert command.startswith(f"python -m fit compare --laws={law},") and ",sparsity-2025," in command
     assert page["laws"][0]["n_experts"] == planner.plan()["best"]["n_experts"]
-    assert command_line.run([*shlex.split(command)[3:], "--json"]) == 0
-    line = json.loads(capsys.readouterr().out)
+    line = fit_command.answer(*shlex.split(command)[3:])
     for row in line["laws"]:
         del row["leverage"]  # is no law of the loss
     assert_same(page, line, command)

@@ -1,9 +1,9 @@
 """The report on a budget: its figures are those of `fit plan` and `fit compare`, and of the runs."""
 
 import html
-import json
 import re
 
+import fit_command
 import numpy as np
 import pytest
 
@@ -28,12 +28,6 @@ LAWS = {
     "hours": ("fine-grained-2024",),
     "ours": ("comprehensive-2025", "joint-moe-2025"),
 }
-
-
-def printed(capsys, *arguments):
-    capsys.readouterr()  # what the command of a page printed
-    assert command_line.run(list(arguments)) == 0
-    return capsys.readouterr().out
 
 
 def words(page):
@@ -64,11 +58,11 @@ def pages(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", BUDGETS)
-def test_the_report_opens_with_the_lines_of_fit_plan(pages, name, capsys):
+def test_the_report_opens_with_the_lines_of_fit_plan(pages, name):
     law, limits = BUDGETS[name]
     page = pages[name]
     lines = []
-    for line in printed(capsys, "plan", f"--law={law}", *limits.split()).splitlines():
+    for line in fit_command.printed("plan", f"--law={law}", *limits.split()).splitlines():
         if line.startswith("    ") and lines:
             lines[-1] += " " + line.strip()
         else:
@@ -82,13 +76,13 @@ def test_the_report_opens_with_the_lines_of_fit_plan(pages, name, capsys):
 
 
 @pytest.mark.parametrize("name", BUDGETS)
-def test_its_laws_answer_as_in_fit_compare(pages, name, capsys):
+def test_its_laws_answer_as_in_fit_compare(pages, name):
     law, limits = BUDGETS[name]
     laws = ",".join(dict.fromkeys((law, *LAWS[name])))
     shape = fit.load(law).architecture
     like_ours = [f"--shape=vocab_size:{shape.vocab_size},width_per_block:{shape.width_per_block}"]
     same = limits.split() if law == PUBLISHED else [*limits.split(), *like_ours]
-    compared = json.loads(printed(capsys, "compare", f"--laws={laws}", *same, "--json"))
+    compared = fit_command.answer("compare", f"--laws={laws}", *same)
     rows = rows_of(pages[name], "What the laws disagree about")
     assert [row["law"] for row in rows] == [answer["law"] for answer in compared["laws"]]
     for row, answer in zip(rows, compared["laws"], strict=True):

@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 
+import fit_command
 import fit_runs
 import helpers
 import numpy as np
@@ -48,8 +49,7 @@ def trained(tmp_path_factory):
     config.write_text(config.read_text().replace("    return config\n", more))
     outputs = []
     for _ in range(2):
-        done = helpers.run("jmoe.train", f"--config={config}", f"--workdir={folder}/run")
-        assert done.returncode == 0, done.stderr
+        done = helpers.succeeds("jmoe.train", f"--config={config}", f"--workdir={folder}/run")
         outputs.append(done.stdout + done.stderr)
     return folder / "run", outputs
 
@@ -74,22 +74,20 @@ def test_a_run_of_another_model_is_not_compared(trained):
     text = config.read_text().replace("n_active=", "n_active=1")
     other = run.parent / "other.py"
     other.write_text(text)
-    done = helpers.run("jmoe.train", f"--config={other}", f"--workdir={run}")
-    assert done.returncode == 0  # what is predicted may change; the results stay
+    done = helpers.succeeds("jmoe.train", f"--config={other}", f"--workdir={run}")  # the results stay
     assert "config.predicted, a loss of 3.0000 by mine.json, is of another run" in done.stdout + done.stderr
 
 
-def test_a_trainers_run_is_added(folder, trained, tmp_path, capsys):
+def test_a_trainers_run_is_added(folder, trained, tmp_path):
     """Its row has what launch.collect would write; the old rows stay as they are, and the law is fitted again."""
     run, _ = trained
     table = tmp_path / "runs.csv"
     shutil.copy(folder / "runs.csv", table)
     before = rows_of(table)
     asked = ["add", f"--law={folder}/law.json", f"--run={run}", f"--runs={table}"]
-    assert command_line.run(asked) == 2  # another text
-    assert "losses on different text do not compare" in capsys.readouterr().err and rows_of(table) == before
-    assert command_line.run([*asked, "--mix_corpora", "--json", f"--out={tmp_path}/new.json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    assert "losses on different text do not compare" in fit_command.refused(*asked)
+    assert rows_of(table) == before
+    found = fit_command.answer(*asked, "--mix_corpora", f"--out={tmp_path}/new.json")
     after = rows_of(table)
     assert [{name: row[name] for name in before[0]} for row in after[:-2]] == before
     results = sorted((json.loads(p.read_text()) for p in run.glob("branch-*/result.json")), key=lambda r: r["n_tokens"])
@@ -112,21 +110,18 @@ def test_a_trainers_run_is_added(folder, trained, tmp_path, capsys):
     for plan in found["plans"]:
         for name, of in (("before", law), ("after", new)):
             assert plan[name]["loss"] == pytest.approx(fit.plan(of, flops=plan["flops"]).best["loss"])
-    assert command_line.run([*asked, "--mix_corpora"]) == 2
-    assert "has this run already" in capsys.readouterr().err and rows_of(table) == after
+    assert "has this run already" in fit_command.refused(*asked, "--mix_corpora") and rows_of(table) == after
 
 
-def test_a_branch_that_the_table_lacks_is_added_alone(folder, trained, tmp_path, capsys):
+def test_a_branch_that_the_table_lacks_is_added_alone(folder, trained, tmp_path):
     run, _ = trained
     shutil.copytree(run, tmp_path / "run")
     held = (tmp_path / "run" / "branch-16384").rename(tmp_path / "later")
     table = tmp_path / "table.csv"
     asked = ["add", "--law=joint-moe-2025", f"--run={tmp_path}/run", f"--runs={table}"]
-    assert command_line.run(asked) == 0  # a published law begins a table
-    assert "1 added, 1 runs" in capsys.readouterr().out
+    assert "1 added, 1 runs" in fit_command.printed(*asked)  # a published law begins a table
     held.rename(tmp_path / "run" / "branch-16384")
-    assert command_line.run(asked) == 0
-    message = " ".join(capsys.readouterr().out.split())  # lines are wrapped where a path is long
+    message = " ".join(fit_command.printed(*asked).split())  # lines are wrapped where a path is long
     assert "1 added, 2 runs" in message and "branch-8192: in " in message and "its 80% interval" in message
     assert [row["n_tokens"] for row in rows_of(table)] == ["8192", "16384"]
 
@@ -139,8 +134,7 @@ def test_a_run_of_another_tool_comes_as_a_table(folder, tmp_path, capsys):
     law = tmp_path / "law.json"
     shutil.copy(folder / "law.json", law)
     asked = ["add", f"--law={law}", f"--run={theirs}", f"--runs={table}"]
-    assert command_line.run([*asked, f"--out={table}"]) == 2
-    assert "--runs is the same file" in capsys.readouterr().err and len(rows_of(table)) == 36
+    assert "--runs is the same file" in fit_command.refused(*asked, f"--out={table}") and len(rows_of(table)) == 36
     assert command_line.run([*asked, f"--out={law}"]) == 0  # a law may be brought up to date in its place
     assert json.loads(law.read_text())["fitted"]["runs"] == 37
     message = " ".join(capsys.readouterr().out.split())
@@ -156,7 +150,7 @@ def test_a_run_of_another_tool_comes_as_a_table(folder, tmp_path, capsys):
 NAMELESS = "n_active,n_tokens,n_experts,loss\n50000,1e6,8,1.9\n60000,1e6,8,1.85\n"
 
 
-def test_runs_without_a_name_are_told_by_their_models(folder, tmp_path, capsys):
+def test_runs_without_a_name_are_told_by_their_models(folder, tmp_path):
     """Twice the same file: the second time with one run more, beside those that are known by their numbers."""
     table = tmp_path / "runs.csv"
     shutil.copy(folder / "runs.csv", table)
@@ -164,8 +158,7 @@ def test_runs_without_a_name_are_told_by_their_models(folder, tmp_path, capsys):
     asked = ["add", f"--law={folder}/law.json", f"--run={theirs}", f"--runs={table}"]
     for text, n_runs in ((NAMELESS, 38), (NAMELESS + "70000,1e6,8,1.8\n", 39)):
         theirs.write_text(text)
-        assert command_line.run(asked) == 0
-        printed = " ".join(capsys.readouterr().out.split())
+        printed = " ".join(fit_command.printed(*asked).split())
         assert f"{n_runs} runs" in printed and "8 experts with 50K active on 1M tokens: " in printed
     assert f"8 experts with 60K active on 1M tokens: in {table} already" in printed
     assert "8 experts with 70K active on 1M tokens: predicted" in printed
@@ -244,7 +237,7 @@ def test_a_table_keeps_the_units_of_its_law(folder, tmp_path):
         fit.add("joint-moe-2025", str(tmp_path / "theirs.csv"), str(tmp_path / "new.csv"), units=units)
 
 
-def test_the_command_to_type_fits_the_law_as_it_was_fitted(folder, tmp_path, monkeypatch, capsys):
+def test_the_command_to_type_fits_the_law_as_it_was_fitted(folder, tmp_path, monkeypatch):
     """Its law says of the run what `fit add` said."""
     monkeypatch.chdir(tmp_path)
     text = (folder / "runs.csv").read_text()
@@ -252,9 +245,7 @@ def test_the_command_to_type_fits_the_law_as_it_was_fitted(folder, tmp_path, mon
     pathlib.Path("theirs.csv").write_text(NAMELESS)
     flags = ["--form=joint", "--fix=c=0.9", "--holdout=largest-compute:3", "--columns=loss:val_loss"]
     assert command_line.run(["law", "--runs=my runs.csv", "--out=law.json", *flags]) == 0
-    capsys.readouterr()
-    assert command_line.run(["add", "--law=law.json", "--run=theirs.csv", "--runs=my runs.csv", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = fit_command.answer("add", "--law=law.json", "--run=theirs.csv", "--runs=my runs.csv")
     command = re.fullmatch("next: (python -m fit .*), then plan with it", found["next"])[1]
     assert command_line.run([word.replace("bootstrap=100", "bootstrap=2") for word in shlex.split(command)[3:]]) == 0
     law = fit.load("law.json")

@@ -1,7 +1,6 @@
 """How much compute, or how many hours, variants save against a baseline in the same table."""
 
-import json
-
+import fit_command
 import helpers
 import numpy as np
 import pytest
@@ -24,21 +23,19 @@ MARIN = {
 }
 
 
-def judged(capsys, *flags):
-    assert command_line.run(["speedup", *flags, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
+def judged(*flags):
+    return fit_command.answer("speedup", *flags)
 
 
-def test_marins_figures_follow_from_their_table(capsys):
+def test_marins_figures_follow_from_their_table():
     """From Python as from the command line."""
     flags = [f"--runs={TABLES}/marin_experts.csv", "--baseline=n_experts=64,top_k=4", "--fix=c=1.6,b=0.0941"]
     options = dict(baseline={"n_experts": 64, "top_k": 4}, fix={"c": 1.6, "b": 0.0941})
     result = fit.speedup(runs=f"{TABLES}/marin_experts.csv", by="time", **options)
     assert isinstance(result, BaselineSpeedup) and result.by == "time"
     assert repr(result).startswith("<speedup: For the same losses")
-    assert result.to_dict() == judged(capsys, *flags, "--by=time")
-    assert command_line.run(["speedup", *flags, "--by=time"]) == 0
-    assert capsys.readouterr().out == f"{result}\n"
+    assert result.to_dict() == judged(*flags, "--by=time")
+    assert fit_command.printed("speedup", *flags, "--by=time") == f"{result}\n"
     rows = {(int(row.run["d_model"]), int(row.run["n_experts"])): row for row in result.runs}
     for model, factor in MARIN.items():
         assert rows[model].factor == pytest.approx(factor, abs=1e-3)
@@ -49,10 +46,10 @@ def test_marins_figures_follow_from_their_table(capsys):
     assert min(of_256) == pytest.approx(1.158, abs=2e-3) and max(of_256) == pytest.approx(1.381, abs=2e-3)
 
 
-def test_the_fast_tracks_mixture_saves_flops_and_perhaps_hours(capsys):
+def test_the_fast_tracks_mixture_saves_flops_and_perhaps_hours():
     flags = [f"--runs={TABLES}/marin_fast_track.csv", "--baseline=variant=dense", "--fix=c=1.6"]
-    by_flops = judged(capsys, *flags)
-    by_time = judged(capsys, *flags, "--by=time")
+    by_flops = judged(*flags)
+    by_time = judged(*flags, "--by=time")
     assert by_flops["interval"][0] > 4 and by_time["unit"] == "hours"
     assert by_time["interval"][0] < 1 < by_time["factor"] < by_flops["factor"]
     assert "beyond the baseline's runs" in by_time["warnings"][0]
@@ -110,8 +107,7 @@ def test_rows_without_a_loss_are_skipped(tmp_path, capsys):
     assert "1.50 times the compute of 4 runs" in " ".join(printed.out.split())
     assert "warning: rows without a loss, which are skipped: 1" in printed.err
     assert len(printed.out.splitlines()) <= 10 and max(map(len, printed.out.splitlines())) <= 120
-    assert command_line.run([*flags, "--verbose"]) == 0
-    table = capsys.readouterr().out
+    table = fit_command.printed(*flags, "--verbose")
     assert "80% interval" in table and "80% interval" not in printed.out
     assert table.startswith(printed.out.splitlines()[0])
 

@@ -4,14 +4,13 @@ again to runs made from known ones."""
 import csv
 import dataclasses
 import itertools
-import json
 import pathlib
 
+import fit_command
 import numpy as np
 import pytest
 from scipy import stats
 
-from fit import __main__ as command_line
 from fit.errors import UserError
 from fit.studies.architecture_search import architecture, fitted, holistic, published, ranks, search_runs, triads
 from fit.studies.architecture_search.near_models import models_near, why_none
@@ -222,13 +221,8 @@ def test_ranks_and_the_control():
         ranks.rank(np.zeros(27), d, loss)
 
 
-def run(*arguments):
-    return command_line.run(["holistic", *arguments])
-
-
-def test_a_budget_gives_a_complete_architecture(capsys):
-    assert run("--flops=1e21", "--json") == 0
-    result = json.loads(capsys.readouterr().out)["architecture"]
+def test_a_budget_gives_a_complete_architecture():
+    result = fit_command.answer("holistic", "--flops=1e21")["architecture"]
     origins = {name: row["origin"] for name, row in result["values"].items()}
     assert origins["n_tokens"] == "published" and origins["m_over_active"] == "recovered"
     assert origins["d_model"] == "missing" and result["values"]["d_model"]["value"] is None and result["outside"]
@@ -245,25 +239,24 @@ def test_a_budget_gives_a_complete_architecture(capsys):
     assert values["learning_rate"].value == pytest.approx(8.28e-4) and values["batch_rows"].value == 128
 
 
-def test_fits_ranks_and_pictures_from_the_command_line(searched, tmp_path, capsys):
+def test_fits_ranks_and_pictures_from_the_command_line(searched, tmp_path):
     phase1, phase2 = searched
     picture = f"{tmp_path}/search.svg"
-    assert run(f"--runs={phase1}", f"--width_runs={phase2}", "--flops=1e19", f"--out={picture}") == 0
-    text = capsys.readouterr().out
+    text = fit_command.printed(
+        "holistic", f"--runs={phase1}", f"--width_runs={phase2}", "--flops=1e19", f"--out={picture}"
+    )
     assert "m_over_active - 6: " in text and "C^-0.1400" in text and "fitted" in text and "missing" not in text
     assert "M explains nothing" in text and (tmp_path / "search.svg").stat().st_size > 10_000
-    assert run(f"--rank={phase2}", "--json") == 0
-    assert 4 <= json.loads(capsys.readouterr().out)["rank"]["cells"] <= 8  # 9, 20 at each budget, or beside it
-    assert run(f"--rank={phase2}", "--m_over_active=9", "--total_over_active=20", "--json") == 0
-    result = json.loads(capsys.readouterr().out)["rank"]
+    cells = fit_command.answer("holistic", f"--rank={phase2}")["rank"]["cells"]
+    assert 4 <= cells <= 8  # 9, 20 at each budget, or beside it
+    result = fit_command.answer("holistic", f"--rank={phase2}", "--m_over_active=9", "--total_over_active=20")["rank"]
     assert (result["cells"], result["budgets"]) == (4, [])  # one at each budget: too few for ranks
     (tmp_path / "any.csv").write_text("d_model,loss,kind\n64,3,a\n96,2.9,a\n64,2,b\n96,2.1,b\n64,1,c\n96,1,c\n")
-    assert run(f"--rank={tmp_path}/any.csv", "--group=kind") == 0
-    assert "3 architectures (6 runs)" in capsys.readouterr().out
-    assert run(f"--rank={tmp_path}/any.csv", "--group=kind", "--total_over_active=20") == 2
-    assert "--total_over_active: expected without --group" in capsys.readouterr().err
-    assert run(f"--rank={phase2}", "--group=n_tokens", "--json") == 2  # every row has its own
-    assert "ranks need at least 3" in capsys.readouterr().err
+    assert "3 architectures (6 runs)" in fit_command.printed("holistic", f"--rank={tmp_path}/any.csv", "--group=kind")
+    said = fit_command.refused("holistic", f"--rank={tmp_path}/any.csv", "--group=kind", "--total_over_active=20")
+    assert "--total_over_active: expected without --group" in said
+    said = fit_command.refused("holistic", f"--rank={phase2}", "--group=n_tokens", "--json")  # every row has its own
+    assert "ranks need at least 3" in said
 
 
 def test_architectures_of_a_column_are_ranked_within_budgets(searched):
@@ -306,7 +299,7 @@ def test_ratios_that_no_mixture_has_are_refused():
             architecture.architecture_at(1e26, dict(total_over_active=law))
 
 
-def test_eq_2_refitted_on_optima(tmp_path, capsys):
+def test_eq_2_refitted_on_optima(tmp_path):
     """Runs at five sizes of each budget with the loss least at a known M."""
     rows = []
     best = []
@@ -317,12 +310,11 @@ def test_eq_2_refitted_on_optima(tmp_path, capsys):
         for shape, m in zip(shapes, flops_per_token, strict=True):
             rows.append(row_of(shape, flops, None, 1024) | dict(loss=2 + 0.1 * np.log(m / best[-1]) ** 2))
     write(Table("x", {k: [r[k] for r in rows] for k in rows[0]}, list(range(len(rows)))), f"{tmp_path}/runs.csv")
-    assert run(f"--refit={tmp_path}/runs.csv", "--json") == 0
-    result = json.loads(capsys.readouterr().out)["refit"]
+    result = fit_command.answer("holistic", f"--refit={tmp_path}/runs.csv")["refit"]
     assert [row["best"] for row in result["budgets"]] == pytest.approx(best, rel=1e-6)
     slope, at = np.polyfit(np.log([1e18, 1e19, 1e20]), np.log(best), 1)
     assert result["power"] == pytest.approx([np.exp(at), slope], rel=1e-5)
     assert result["tokens_power"] == pytest.approx([np.exp(-at), 1 - slope], rel=1e-5)
     (tmp_path / "runs.csv").write_text("d_model,n_blocks,n_experts,seq_len,n_tokens,loss\n64,2,8,128,1e6,2\n")
-    assert run(f"--runs={tmp_path}/runs.csv") == 2
-    assert "row 2: n_heads is neither a column nor in overrides" in capsys.readouterr().err
+    said = fit_command.refused("holistic", f"--runs={tmp_path}/runs.csv")
+    assert "row 2: n_heads is neither a column nor in overrides" in said

@@ -7,6 +7,7 @@ import json
 import re
 import runpy
 
+import fit_command
 import fit_runs
 import helpers
 import jax
@@ -17,7 +18,6 @@ from hypothesis import strategies as st
 
 import fit
 from benchmarks import fit_next
-from fit import __main__ as command_line
 from fit.fitted_law.parts import Growth
 from fit.laws import FORMS
 from fit.studies.next_runs import design, next_answer, next_runs
@@ -113,15 +113,13 @@ def law(tmp_path_factory):
     return folder, folder / "law.json", path
 
 
-def found(capsys, law, *flags):
+def found(law, *flags):
     _, path, runs = law
-    capsys.readouterr()  # what fitting printed
-    assert command_line.run(["next", f"--law={path}", f"--runs={runs}", *flags, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
+    return fit_command.answer("next", f"--law={path}", f"--runs={runs}", *flags)
 
 
-def test_the_runs_and_what_they_do(capsys, law):
-    answer = found(capsys, law, f"--flops={BUDGET}", f"--target_flops={TARGET}")
+def test_the_runs_and_what_they_do(law):
+    answer = found(law, f"--flops={BUDGET}", f"--target_flops={TARGET}")
     total = 0
     for trunk in answer["trunks"]:
         size = 2 * trunk["d_model"] * 257 + 13 * trunk["n_blocks"] * trunk["d_model"] ** 2
@@ -137,33 +135,32 @@ def test_the_runs_and_what_they_do(capsys, law):
     low, high = answer["expected"]["loss"]["after"]
     loss = answer["expected"]["best"]["loss"]
     assert np.log([loss / low, high / loss]) == pytest.approx(1.2815516 * error["after"], rel=1e-6)
-    assert command_line.run(["plan", f"--law={law[1]}", f"--flops={TARGET}", "--json"]) == 0
-    best = json.loads(capsys.readouterr().out)["best"]
+    best = fit_command.answer("plan", f"--law={law[1]}", f"--flops={TARGET}")["best"]
     assert (best["n_experts"], best["loss"]) == (
         answer["expected"]["best"]["n_experts"],
         pytest.approx(loss, rel=1e-12),
     )
 
 
-def test_standard_errors_before_are_those_of_the_fit(capsys, law):
+def test_standard_errors_before_are_those_of_the_fit(law):
     """Two ways to the errors of the coefficients: the design's and fit law's, where the runs pin them down."""
     record = json.loads(law[1].read_text())
-    answer = found(capsys, law, f"--flops={BUDGET}", "--goal=coefficients", "--coefficients=c,E_max")
+    answer = found(law, f"--flops={BUDGET}", "--goal=coefficients", "--coefficients=c,E_max")
     named = {row["name"]: row for row in answer["expected"]["coefficients"]}
     assert named["c"]["value"] == record["coefficients"]["c"]
     for row in named.values():
         assert row["standard_error"]["after"] < row["standard_error"]["before"]
     assert answer["target_flops"] is None
-    every = found(capsys, law, f"--flops={BUDGET}", "--goal=coefficients")["expected"]["coefficients"]
+    every = found(law, f"--flops={BUDGET}", "--goal=coefficients")["expected"]["coefficients"]
     assert [row["name"] for row in every] == list(FORMS["joint"].names)
 
 
-def test_a_sweep_takes_the_runs(capsys, law):
+def test_a_sweep_takes_the_runs(law):
     """launch.sweep accepts the file, finds the same runs on as many trunks, and counts the same FLOPs up to whole
     steps."""
     folder = law[0]
     flags = [f"--flops={BUDGET}", f"--target_flops={TARGET}", f"--emit_sweep={folder}/next.py"]
-    answer = found(capsys, law, *flags)
+    answer = found(law, *flags)
     done = helpers.run(
         "launch.sweep", f"--sweep={folder}/next.py", f"--workdir={folder}/sweep", "--dry_run", "--text_elsewhere"
     )
@@ -177,14 +174,14 @@ def test_a_sweep_takes_the_runs(capsys, law):
     assert {job["data.fingerprint"] for job in sweep} == {fit_runs.CORPUS}  # no other text comes into runs.csv
 
 
-def test_any_law_of_size_and_tokens(capsys, tmp_path, law):
+def test_any_law_of_size_and_tokens(tmp_path, law):
     """A law of dense models with a coefficient that the fit held: it has no error, and is none of the goals."""
     fit_runs.fit_law(tmp_path, law[2], "--form=chinchilla", "--fix=E=0.8")
     dense = tmp_path, tmp_path / "law.json", law[2]
-    answer = found(capsys, dense, "--flops=1e12", "--target_flops=1e14")
+    answer = found(dense, "--flops=1e12", "--target_flops=1e14")
     error = answer["expected"]["log_error"]
     assert error["after"] < error["before"] and answer["expected"]["others"] == []
-    answer = found(capsys, dense, "--flops=1e12", "--goal=coefficients")
+    answer = found(dense, "--flops=1e12", "--goal=coefficients")
     assert [row["name"] for row in answer["expected"]["coefficients"]] == ["A", "B", "alpha", "beta"]
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 
+import fit_command
 import fit_runs
 import numpy as np
 import pytest
@@ -39,7 +40,7 @@ def test_runs_that_save_compute_are_told_by_how_much(name):
     )
 
 
-def test_intervals_have_the_draws_and_the_noise_of_runs(tmp_path, capsys):
+def test_intervals_have_the_draws_and_the_noise_of_runs(tmp_path):
     law = fit.load("chinchilla-refit-2024")
     record = dict(form="chinchilla", coefficients=law.coefficients, noise=dict(total=0.01))
     record["bootstrap"] = dict(form="errors", percentiles=[10, 90], draws=[list(law.coefficients.values())] * 200)
@@ -48,8 +49,7 @@ def test_intervals_have_the_draws_and_the_noise_of_runs(tmp_path, capsys):
     table = fit_runs.runs_of("made", runs["n_active"], runs["n_tokens"], np.ones(9), runs["loss"])
     path = fit_runs.write_csv(tmp_path / "variant.csv", table)
     flags = ["speedup", f"--law={tmp_path}/law.json", f"--runs={path}"]
-    assert command_line.run([*flags, "--json"]) == 0
-    result = json.loads(capsys.readouterr().out)
+    result = fit_command.answer(*flags)
     alone, together = (np.log(row["interval"]) for row in (result["runs"][4], result))
     assert together[0] < np.log(1.5) < together[1]
     # the mean of nine runs is three times as certain as one
@@ -127,7 +127,7 @@ def test_small_runs_have_their_own_scatter():
     assert np.divide(*widths) == pytest.approx(expected, rel=0.1)
 
 
-def test_other_runs_are_read_by_the_flags_that_are_typed(tmp_path, capsys):
+def test_other_runs_are_read_by_the_flags_that_are_typed(tmp_path):
     """A law keeps the flags of its own table; the runs of `fit speedup` and `fit predict` are others."""
     path = fit_runs.write_demo_csv(tmp_path / "runs.csv", state=["finished"] * 35 + ["crashed"])
     fit_runs.fit_law(tmp_path, path, "--where=state=finished")
@@ -135,8 +135,6 @@ def test_other_runs_are_read_by_the_flags_that_are_typed(tmp_path, capsys):
     assert command_line.run(["speedup", f"--law={tmp_path}/law.json", f"--runs={variant_path}"]) == 0
     out = f"--out={tmp_path}/predicted.csv"
     assert command_line.run(["predict", f"--law={tmp_path}/law.json", f"--runs={variant_path}", out]) == 0
-    capsys.readouterr()
     asked = ["speedup", f"--law={tmp_path}/law.json", f"--runs={path}", "--json"]
     for more, count in (([], 36), (["--where=state=finished"], 35)):
-        assert command_line.run([*asked, *more]) == 0
-        assert len(json.loads(capsys.readouterr().out)["runs"]) == count
+        assert len(json.loads(fit_command.printed(*asked, *more))["runs"]) == count

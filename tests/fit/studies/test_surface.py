@@ -1,14 +1,13 @@
 """IsoFLOP surfaces and parabolas against brute force and closed forms."""
 
-import json
 import re
 
+import fit_command
 import fit_runs
 import numpy as np
 import pytest
 from fit_runs import TABLE_3, joint_loss
 
-from fit import __main__ as command_line
 from fit.errors import UserError
 from fit.fitted_law.law_files import load
 from fit.fitting import isoflop
@@ -88,11 +87,10 @@ def surface_table(path):
     write(Table("runs", {name: values.tolist() for name, values in columns.items()}, [*range(len(total))]), str(path))
 
 
-def test_surfaces_of_a_table(tmp_path, capsys):
+def test_surfaces_of_a_table(tmp_path):
     surface_table(tmp_path / "runs.csv")
     arguments = ["surface", f"--runs={tmp_path}/runs.csv"]
-    assert command_line.run([*arguments, "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)["budgets"]
+    rows = fit_command.answer(*arguments)["budgets"]
     assert [row["flops"] for row in rows] == pytest.approx([1e20, 3e20]) and [row["runs"] for row in rows] == [56, 56]
     n, s = grid()
     expected = surface.fit(n, s, known(n, s)).best()
@@ -100,8 +98,7 @@ def test_surfaces_of_a_table(tmp_path, capsys):
         assert row["rmse"] < 1e-9 and row["correlation"] > 0.9999
         assert row["best"]["n_total"] == pytest.approx(expected["n_total"], rel=1e-4)
         assert row["intervals"]["sparsity"] == pytest.approx([expected["sparsity"]] * 2, abs=1e-4)
-    assert command_line.run([*arguments, f"--out={tmp_path}/surface.png"]) == 0
-    assert "held-out correlation 1.000" in capsys.readouterr().out
+    assert "held-out correlation 1.000" in fit_command.printed(*arguments, f"--out={tmp_path}/surface.png")
     assert (tmp_path / "surface.png").stat().st_size > 10_000
     lines = (tmp_path / "runs.csv").read_text().splitlines()
     (tmp_path / "two.csv").write_text("\n".join(lines[:17]))  # two sparsities
@@ -184,11 +181,11 @@ def test_no_parabola_where_there_is_none():
     assert three["budgets"][0]["best"] == pytest.approx(3e8) and three["power"] is None
 
 
-def test_several_forms_come_with_parabolas(tmp_path, capsys):
+def test_several_forms_come_with_parabolas(tmp_path):
     size, flops, loss, e, _ = isoflop_runs(noise=0.0003)
     runs = fit_runs.runs_of("made", size, flops / (6 * size), e, loss)
     path = fit_runs.write_csv(tmp_path / "runs.csv", runs)
-    assert command_line.run(["law", f"--runs={path}", "--form=chinchilla,clark", "--verbose"]) == 0
-    *_, dense, mixture = re.sub(r"\n {4,}", " ", capsys.readouterr().out).splitlines()
+    printed = fit_command.printed("law", f"--runs={path}", "--form=chinchilla,clark", "--verbose")
+    *_, dense, mixture = re.sub(r"\n {4,}", " ", printed).splitlines()
     for line, experts in ((dense, "1 expert"), (mixture, "8 experts")):
         assert line.startswith(f"isoFLOP parabolas, {experts}: n_active = ") and "n_active_opt = " in line

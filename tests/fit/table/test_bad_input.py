@@ -158,7 +158,7 @@ def test_half_a_million_rows_are_read_whole(tmp_path):
 
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
-def test_predict_keeps_what_else_stands_in_a_table(tmp_path, capsys, ending):
+def test_predict_keeps_what_else_stands_in_a_table(tmp_path, ending):
     import pyarrow
     import pyarrow.parquet
 

@@ -5,6 +5,7 @@ import math
 import shutil
 import sqlite3
 
+import fit_command
 import helpers
 import pytest
 import wandb_server
@@ -36,12 +37,11 @@ def imported(tmp_path, capsys):
 
 
 @pytest.fixture
-def refused(tmp_path, capsys):
+def refused(tmp_path):
     """refused(source, *flags): the sentence."""
 
     def run(source, *flags):
-        assert command_line.run(["import", str(source), f"--out={tmp_path / 'runs.csv'}", *flags]) == 2
-        return capsys.readouterr().err
+        return fit_command.refused("import", str(source), f"--out={tmp_path / 'runs.csv'}", *flags)
 
     return run
 
@@ -290,7 +290,7 @@ def test_what_keeps_a_project_from_being_read_is_one_sentence(refused, monkeypat
 # All that is missing at once
 
 
-def test_one_message_names_all_that_an_import_needs_and_its_command_works(refused, trackio_folder, tmp_path, capsys):
+def test_one_message_names_all_that_an_import_needs_and_its_command_works(refused, trackio_folder, tmp_path):
     theirs = tmp_path / "theirs.csv"
     theirs.write_text("params_m,tokens_b,val_ppl,Name\n120,2.4,23.6,a\n240,4.8,19.7,b\n480,9.6,16.7,c\n")
     said = refused(theirs)
@@ -310,7 +310,6 @@ def test_one_message_names_all_that_an_import_needs_and_its_command_works(refuse
     for source, rows in ((WANDB, 3), (trackio_folder, 2)):
         assert command_line.run(helpers.typed_again(refused(source))) == 0
         assert len(read(str(tmp_path / "runs.csv"))) == rows
-    capsys.readouterr()
 
 
 def test_what_the_user_must_fill_in_stands_in_capitals(refused):
@@ -344,18 +343,17 @@ def test_the_nearest_column_is_guessed(name, columns, column):
     assert guess(name, table) == column
 
 
-def test_columns_that_repeat_the_total_of_mixtures_are_no_guess(tmp_path, capsys):
+def test_columns_that_repeat_the_total_of_mixtures_are_no_guess(tmp_path):
     (tmp_path / "moe.csv").write_text("n_total,params,n_experts,n_tokens,loss\n9e8,9e8,8,2e10,3\n")
-    assert command_line.run(["law", f"--runs={tmp_path / 'moe.csv'}", f"--out={tmp_path / 'law.json'}"]) == 2
-    assert "column n_active is missing; --columns=n_active:COLUMN" in capsys.readouterr().err
+    said = fit_command.refused("law", f"--runs={tmp_path / 'moe.csv'}", f"--out={tmp_path / 'law.json'}")
+    assert "column n_active is missing; --columns=n_active:COLUMN" in said
 
 
-def test_flags_that_were_typed_are_kept_in_the_command(tmp_path, capsys):
+def test_flags_that_were_typed_are_kept_in_the_command(tmp_path):
     path = tmp_path / "two words.csv"
     path.write_text("N,D,val_ppl\n1e8,2,23\n2e8,4,20\n4e8,8,17\n")
     words = ["law", "--runs", str(path), "--columns", "n_active:N", f"--out={tmp_path / 'law.json'}"]
-    assert command_line.run([*words, "--form=chinchilla"]) == 2
-    typed = helpers.typed_again(capsys.readouterr().err)
+    typed = helpers.typed_again(fit_command.refused(*words, "--form=chinchilla"))
     assert typed[1:3] == ["--runs", str(path)] and "--form=chinchilla" in typed
     assert "--columns=n_active:N,n_tokens:D,loss:val_ppl" in typed
     assert "--units=n_tokens:billions,loss:perplexity" in typed

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 
+import fit_command
 import fit_runs
 import helpers
 import numpy as np
@@ -63,11 +64,6 @@ def run_with_peak(*words):
     return said + done.stderr, int(peak)
 
 
-def refused(capsys, *words):
-    assert command_line.run([*words]) == 2
-    return capsys.readouterr().err
-
-
 def columns_of(path):
     """{column: float64} of a table of plain numbers."""
     with open(path) as f:
@@ -91,11 +87,10 @@ def law_of(runs, form="chinchilla"):
 # A law of one number of experts
 
 
-def test_a_law_of_one_number_of_experts_plans_such_mixtures(mixture_law, tmp_path, capsys):
+def test_a_law_of_one_number_of_experts_plans_such_mixtures(mixture_law, tmp_path):
     config = tmp_path / "config.py"
     flags = ["plan", f"--law={mixture_law}", "--flops=1e20", "--memory_gb=80", f"--emit_config={config}"]
-    assert command_line.run(flags) == 0
-    said = capsys.readouterr().out
+    said = fit_command.printed(*flags)
     assert said.startswith("Train a mixture of 64 experts with ") and "dense" not in said.splitlines()[0]
     assert "best in" not in said and "we assume that a token uses 1 of the experts" in said
     assert "config.model.n_experts = 64" in config.read_text()
@@ -112,14 +107,14 @@ def test_other_numbers_of_experts_are_refused(mixture_law, tmp_path, capsys):
     alone = "was fitted to mixtures of 64 experts alone and says nothing of other numbers of experts"
     plan, predict = ["plan", f"--law={mixture_law}", "--flops=1e20"], ["predict", f"--law={mixture_law}"]
     one = ["--n_active=1e9", "--n_tokens=2e10"]
-    assert alone in refused(capsys, *plan, "--experts=1,64") and alone in refused(capsys, *plan, "--experts=8")
-    assert alone in refused(capsys, *predict, *one, "--n_experts=1")
+    assert alone in fit_command.refused(*plan, "--experts=1,64") and alone in fit_command.refused(*plan, "--experts=8")
+    assert alone in fit_command.refused(*predict, *one, "--n_experts=1")
     assert command_line.run([*predict, *one]) == 0 and command_line.run([*predict, *one, "--n_experts=64"]) == 0
     printed = capsys.readouterr().out.splitlines()
     assert printed[: len(printed) // 2] == printed[len(printed) // 2 :]
     dense = tmp_path / "dense.csv"
     dense.write_text("n_active,n_tokens,n_experts\n1e9,2e10,64\n1e9,2e10,1\n")
-    said = refused(capsys, *predict, f"--runs={dense}", f"--out={tmp_path / 'out.csv'}")
+    said = fit_command.refused(*predict, f"--runs={dense}", f"--out={tmp_path / 'out.csv'}")
     assert "row 3, column n_experts: found 1; " in said and alone in said
     with pytest.raises(fit.UserError, match="law of dense models"):
         fit.load("chinchilla-2022").predict(1e9, 2e10, n_experts=8)
@@ -202,12 +197,12 @@ def test_plans_of_several_numbers_of_experts_have_the_ratio_of_each():
         ),
     ],
 )
-def test_impossible_units_are_refused_with_the_flag_that_mends_them(changes, flag, tmp_path, capsys):
+def test_impossible_units_are_refused_with_the_flag_that_mends_them(changes, flag, tmp_path):
     columns = columns_of(DENSE)
     path = tmp_path / "other.csv"
     write(table(**columns | {name: change(columns) for name, change in changes.items()}), str(path))
     law = ["law", f"--runs={path}", f"--out={tmp_path / 'law.json'}", "--form=chinchilla"]
-    assert f"--units={flag}" in refused(capsys, *law)
+    assert f"--units={flag}" in fit_command.refused(*law)
     assert command_line.run([*law, f"--units={flag}"]) == 0
     record, same = json.loads((tmp_path / "law.json").read_text()), fit.law(DENSE, "chinchilla", starts=8)
     assert record["coefficients"] == pytest.approx(same.coefficients, rel=1e-3)

@@ -6,6 +6,7 @@ The references are the logistic function of scipy and its curve_fit, and runs th
 import dataclasses
 import json
 
+import fit_command
 import helpers
 import numpy as np
 import pytest
@@ -243,10 +244,9 @@ def write_rows(path, columns):
     return path
 
 
-def test_a_plan_prints_what_its_model_is_expected_to_reach(written, capsys):
+def test_a_plan_prints_what_its_model_is_expected_to_reach(written):
     path, out = written
-    assert command_line.run(["tasks", f"--runs={path}", "--bootstrap=20"]) == 0
-    printed = capsys.readouterr().out
+    printed = fit_command.printed("tasks", f"--runs={path}", "--bootstrap=20")
     assert len(printed.splitlines()) <= 10 and max(map(len, printed.splitlines())) <= 120
     maps = fit.tasks(path, bootstrap=20)
     plan = fit.plan("joint-moe-2025", flops=1e20, task_map=out)
@@ -288,10 +288,9 @@ NO_SHARE = ", expected a share from 0 to 1"
     (dict(loss=[None] * 60), [], "column loss"),
     (dict(), ["--bootstrap=2"], "--bootstrap=2: expected a whole number from 10 up"),
 ])  # fmt: skip
-def test_mistakes_end_in_one_sentence(tmp_path, capsys, change, flags, words):
+def test_mistakes_end_in_one_sentence(tmp_path, change, flags, words):
     path = write_rows(tmp_path / "runs.csv", drawn() | change)
-    assert command_line.run(["tasks", f"--runs={path}", *flags]) == 2
-    error = capsys.readouterr().err
+    error = fit_command.refused("tasks", f"--runs={path}", *flags)
     assert words.replace("PATH", str(path)) in error and error.count("\n") == 1
 
 

@@ -1,6 +1,5 @@
 """Accuracies of lm-evaluation-harness go into a run's result, and by launch.collect into runs.csv."""
 
-import csv
 import json
 import shutil
 
@@ -13,6 +12,7 @@ from text_fixtures import EXPORTABLE
 from jmoe.errors import UserError
 from jmoe.run import accuracies, checkpoint
 from jmoe.storage import files as storage
+from launch import collect
 
 # as lm_eval 0.4 writes it, shortened
 RECORDED = {
@@ -95,18 +95,13 @@ def test_results_of_another_model_are_refused(trained, tmp_path):
 
 
 def test_collect_puts_them_into_runs_csv(tmp_path):
-    config = helpers.write_config(tmp_path, helpers.write_text(tmp_path))
-    path = sweeps.write_sweep(tmp_path, config, [{"n_tokens": (8192,)}, {"n_tokens": (16384,)}])
-    sweep = sweeps.begin(path, tmp_path / "s")
-    for job in sweep.jobs:
-        sweeps.train(job)
-    path = sweep.jobs[0].folder / next(iter(sweep.jobs[0].budgets)) / "result.json"
-    result = storage.read_sealed(path)
-    storage.write_whole(path, json.dumps(storage.sealed(result | COLUMNS)))
-    helpers.succeeds("launch.collect", f"--workdir={tmp_path}/s")
-    with open(tmp_path / "s" / "runs.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert sorted(row["acc_arc_easy"] for row in rows) == ["", "0.4381313131313131"]
+    jobs = [{"n_tokens": (65_536,), "seed": seed} for seed in (0, 1)]
+    sweep = sweeps.begin(sweeps.write_sweep(tmp_path, "configs/quickstart.py", jobs), tmp_path)
+    evaluated, other = sweep.jobs
+    sweeps.train(evaluated, **COLUMNS)
+    sweeps.train(other)
+    collect.write(sweep)
+    assert [row["acc_arc_easy"] for row in sweeps.rows(tmp_path)] == ["0.4381313131313131", ""]
 
 
 @pytest.mark.parametrize(

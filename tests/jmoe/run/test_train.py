@@ -238,20 +238,6 @@ def test_another_config_is_refused_by_results_and_by_unfinished_parts(undisturbe
         jmoe_train.train(other, epath.Path(tmp_path))
 
 
-def test_a_damaged_result_is_made_again(undisturbed, growing, tmp_path):
-    """One cut short, one with another loss: neither counts as done, and the last checkpoints give the same again."""
-    workdir = tmp_path / "run"
-    shutil.copytree(undisturbed, workdir)
-    cut, altered = (workdir / name / "result.json" for name in ("branch-8192", "branch-16384"))
-    cut.write_bytes(cut.read_bytes()[:500])
-    loss = json.loads(altered.read_text())["loss"]
-    altered.write_text(altered.read_text().replace(f'"loss": {loss}', f'"loss": {loss - 1}'))
-    done = train(growing, workdir)
-    for path in (cut, altered):
-        assert done.stderr.count(f"WARNING: {path} is damaged: ") == 1, done.stderr
-    soak.assert_same_run(workdir, undisturbed)
-
-
 def damage(checkpoint, how: str) -> None:
     """Spoils the largest file of a checkpoint's parameters, in which their arrays lie."""
     array = max((checkpoint / "params").rglob("d/*"), key=lambda path: path.stat().st_size)
@@ -262,16 +248,22 @@ def damage(checkpoint, how: str) -> None:
     array.unlink() if how == "missing" else array.write_bytes(left[how])
 
 
-def test_damaged_checkpoints_of_a_branch_and_the_trunk_are_made_again(undisturbed, growing, tmp_path):
-    """With the same bits; test_checkpoint.py damages the newest alone."""
+def test_damaged_results_and_checkpoints_are_made_again(undisturbed, growing, tmp_path):
+    """With the same bits: a result cut short from the sound checkpoint of its branch; one with another loss from the
+    start, as all checkpoints of its branch and of the trunk are spoilt. test_checkpoint.py damages the newest alone."""
     workdir = tmp_path / "run"
     shutil.copytree(undisturbed, workdir)
+    cut, altered = (workdir / name / "result.json" for name in ("branch-8192", "branch-16384"))
+    cut.write_bytes(cut.read_bytes()[:500])
+    loss = json.loads(altered.read_text())["loss"]
+    altered.write_text(altered.read_text().replace(f'"loss": {loss}', f'"loss": {loss - 1}'))
     for segment in ("branch-16384", "trunk"):
-        (workdir / segment / "result.json").unlink(missing_ok=True)
         found = (workdir / segment / "checkpoints").glob("**/params")
         for params, how in zip(found, itertools.cycle(["cut", "emptied", "missing"])):
             damage(params.parent, how)
     done = train(growing, workdir)
+    for path in (cut, altered):
+        assert done.stderr.count(f"WARNING: {path} is damaged: ") == 1, done.stderr
     assert done.stderr.count("is damaged and skipped") == 5, done.stderr
     assert done.stderr.count("starting this part over") == 2, done.stderr
     assert "Traceback" not in done.stderr

@@ -111,26 +111,6 @@ def test_a_table_that_cannot_be_read(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_files_of_a_workdir_are_not_written_through_links(config, tmp_path):
-    """A link to somebody's file, planted in a workdir: refused, and the file is as it was."""
-    outside = tmp_path / "outside.txt"
-    outside.write_text("mine")
-    sweep = sweeps.begin(sweeps.write_sweep(tmp_path, config, {"seed": (0,)}), tmp_path / "run")
-    workdir = pathlib.Path(sweep.workdir)
-    job = workdir / "jobs" / sweep.jobs[0].name
-    commands = {
-        job / "train.lock": ("jmoe.train", f"--config={config}", f"--workdir={job}"),
-        workdir / "sweep.lock": ("launch.sweep", f"--sweep={tmp_path / 'sweep.py'}", f"--workdir={workdir}"),
-        workdir / "runs.csv": ("launch.collect", f"--workdir={workdir}"),
-    }
-    for link, command in commands.items():
-        link.symlink_to(outside)
-        said = helpers.fails(*command)
-        assert f"{link} is a symbolic link to {outside}" in said
-        assert outside.read_text() == "mine" and link.is_symlink()
-        link.unlink()
-
-
 def test_a_workdir_of_many_levels(config, tmp_path):
     """Sixty are fine; a path that is too long for the system is refused before anything is trained."""
     deep = tmp_path.joinpath(*["level"] * 60)

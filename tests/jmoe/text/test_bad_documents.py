@@ -207,6 +207,7 @@ def test_prepare_counts_over_its_processes(tmp_path):
     [
         ("a.csv", b"text\nx\n", ["a.csv", ".txt, .jsonl, .parquet"]),
         ("a.txt", b"", ["validation_path"]),
+        ("a.txt", b"x", ["1 different document", "config.data.validation_path"]),
         ("a.jsonl", b"\n\n", ["validation_path"]),
         ("a.jsonl", b'{"text": ""}\n', ["validation_path"]),
     ],

@@ -3,9 +3,8 @@
 import json
 import shutil
 
-import numpy as np
 import pytest
-from text_fixtures import settings
+from text_fixtures import decode, settings
 
 from jmoe.errors import UserError
 from jmoe.storage.files import cache_dir, sealed
@@ -14,13 +13,6 @@ from jmoe.text import corpus
 DOCUMENTS = [f"document {i}: " + "äöü and plain text " * (i % 7 + 1) for i in range(400)]
 
 pytestmark = pytest.mark.usefixtures("own_cache")
-
-
-def decode(tokens):
-    """The documents in tokens that are bytes."""
-    tokens = tokens[:]
-    ends = np.flatnonzero(tokens == 256)
-    return [bytes(part[part < 256].astype(np.uint8)).decode() for part in np.split(tokens, ends + 1)[:-1]]
 
 
 def test_duplicates_count_once_and_content_makes_the_fingerprint(tmp_path):

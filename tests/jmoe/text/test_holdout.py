@@ -8,16 +8,10 @@ import pytest
 from hypothesis import given as for_all
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from text_fixtures import settings
+from text_fixtures import decode, settings
 
 from jmoe.errors import UserError
 from jmoe.text import corpus, holdout, prepare, sources, tokenizer, unit_format
-
-
-def decode(tokens) -> list[str]:
-    """The documents in tokens that are bytes."""
-    parts = np.split(tokens[:], np.flatnonzero(tokens[:] == 256) + 1)[:-1]
-    return [bytes(part[:-1].astype(np.uint8)).decode() for part in parts]
 
 
 def choose(sizes, order):
@@ -94,12 +88,6 @@ def test_a_tail_begins_at_a_line_a_word_or_a_character():
         assert 0 < at < len(euros)
         if tail >= 3:
             assert (euros[:at] + euros[at:]).decode() == "€€€€" and at % 3 == 0
-
-
-def test_text_too_small_to_hold_any_out(tmp_path, own_cache):
-    (tmp_path / "a.txt").write_text("x")
-    with pytest.raises(UserError, match="1 different document.*config.data.validation_path"):
-        corpus.load(settings(tmp_path / "a.txt"))
 
 
 def test_the_fingerprint_of_a_text_stays(tmp_path, own_cache):
