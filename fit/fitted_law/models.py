@@ -14,14 +14,13 @@ from typing import Annotated
 import numpy as np
 
 from fit.aliases import Array
-from fit.fitted_law import batches, overrides
-from fit.fitted_law.architecture_ratios import BY_FIELDS, ArchitectureRatios
+from fit.fitted_law import batches, overrides, table_architecture, table_experts
+from fit.fitted_law.architecture_ratios import BY_FIELDS, PAPERS_RATIOS, ArchitectureRatios
 from fit.fitted_law.batches import Batches
 from fit.fitted_law.bounds import Count, Rule
 from fit.fitted_law.expert_widths import ExpertShares
 from fit.fitted_law.model_fields import majority, positive_numbers, width_per_block_of
 from fit.fitted_law.overrides import Overrides
-from fit.fitted_law.table_architecture import architecture_of
 from fit.messages.finding import Finding, finding
 from fit.messages.printable import printable
 from fit.results import Record, optional
@@ -162,7 +161,9 @@ def from_table(table: Table, rows: Array) -> Models:
     width_per_block = width_per_block_of(table)
     if "width_per_block" in table:
         width_per_block = _most_common(table, "width_per_block")
-    known = architecture_of(table, _most_common(table, "vocab_size"), width_per_block)
+    known = table_architecture.by_columns(table, _most_common(table, "vocab_size"), width_per_block)
+    known = table_experts.complete(table, known)
+    is_papers = known.ratios == PAPERS_RATIOS and not known.differing
     sizes = {name: _numbers(table, name) for name in ("vocab_size", "width_per_block")}
     others = {"seq_len": _numbers(table, "seq_len")} | of_overrides | {"corpus_fingerprint": corpora}
     differing = _several({"config": configs} | sizes) | known.differing | _several(others)
@@ -170,7 +171,7 @@ def from_table(table: Table, rows: Array) -> Models:
     return Models(
         vocab_size=known.vocab_size,
         width_per_block=width_per_block,
-        architecture=known.architecture,
+        architecture=None if is_papers else known.ratios,
         miscounted=known.miscounted,
         shares=known.shares,
         assumed=known.assumed,

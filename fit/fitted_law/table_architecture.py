@@ -1,20 +1,20 @@
-"""The architecture of a table's models, by its columns of shapes, its overrides, or what it says of mixtures.
+"""The architecture of a table's models by its columns, or its overrides.
 
 Axes: n runs of the table; m of them mixtures.
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from fit.aliases import Array
-from fit.fitted_law import model_fields, table_experts
-from fit.fitted_law.architecture_ratios import PAPERS_RATIOS, ArchitectureRatios
+from fit.fitted_law import model_fields
+from fit.fitted_law.architecture_ratios import ArchitectureRatios
 from fit.fitted_law.expert_widths import ExpertShares
 from fit.fitted_law.model_fields import Columns, majority, numbers_of_mixtures
 from fit.messages.finding import Finding
-from fit.model.architecture import ROUNDED, Architecture
+from fit.model.architecture import PAPER, ROUNDED, Architecture
 from fit.table.table import Table
 
 OFF = 0.02  # counts further off than this share are reported
@@ -26,27 +26,43 @@ WHOLE = ("top_k", "shared", "n_dense")  # ratios that are whole numbers
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableArchitecture:
-    """The architecture of a table's models, as far as its columns show it. The fields are those of models.Models.
+    """The architecture of a table's models, as far as its columns show it.
 
     Attributes:
+      ratios: The ratios; the paper's where nothing says them.
       vocab_size: Where it is known, or follows from the shapes.
-      architecture: The ratios, where they are not all the paper's.
-      miscounted: The share by which their counts miss n_active, where they do.
-      shares: The shares of experts, where their width changes with the size.
-      assumed: Findings on what the table does not say.
+      width_per_block: Where it is known.
+      has_shapes: Whether the table has the columns of shapes.
+      miscounted: The share by which the ratios' counts miss n_active, where they do.
       differing: {ratio: its values} of those in which the runs differ.
+      shares: The shares of experts, where no granularity fits the n_total of all sizes.
+      assumed: Findings on what the table does not say.
     """
 
+    ratios: ArchitectureRatios
     vocab_size: int | None
-    architecture: ArchitectureRatios | None
+    width_per_block: int | None
+    has_shapes: bool
     miscounted: float | None
-    shares: ExpertShares | None
-    assumed: tuple[Finding, ...]
     differing: dict[str, list]
+    shares: ExpertShares | None = None
+    assumed: tuple[Finding, ...] = ()
+
+    def assuming(self, assumption: Finding, **ratios: float) -> Self:
+        """This with a finding on what is assumed, and other values of some ratios."""
+        changed = dataclasses.replace(self.ratios, **ratios)
+        return dataclasses.replace(self, ratios=changed, assumed=(*self.assumed, assumption))
+
+    @property
+    def architecture(self) -> Architecture:
+        """The Architecture of models of its ratios, vocabulary and width per block; the paper's where not known."""
+        return self.ratios.architecture(
+            self.vocab_size or PAPER.vocab_size, self.width_per_block or PAPER.width_per_block
+        )
 
 
-def architecture_of(table: Table, vocab_size: int | None, width_per_block: int | None) -> TableArchitecture:
-    """The architecture of a table's models.
+def by_columns(table: Table, vocab_size: int | None, width_per_block: int | None) -> TableArchitecture:
+    """The architecture of a table's models by its columns of shapes, else of top_k and the like, and its overrides.
 
     If the runs differ in a field, it has the value of most runs, else their median.
 
@@ -55,25 +71,23 @@ def architecture_of(table: Table, vocab_size: int | None, width_per_block: int |
       width_per_block: d_model / n_blocks, where it is known.
     """
     columns = model_fields.shapes(table)
-    size_is_known = bool(vocab_size and width_per_block)
     miscounted = None
     if columns is None:
         ratios, differing = _expert_ratios(table)
     else:
+        size_is_known = bool(vocab_size and width_per_block)
         ratios, differing = _shape_ratios(columns, size_is_known, width_per_block)
         if width_per_block and "vocab_size" not in table:
             vocab_size = _vocabulary(columns, ratios, width_per_block)
-            size_is_known = vocab_size is not None
-        if size_is_known:
-            error = _count_error(columns, ratios.architecture(vocab_size or 1, width_per_block or 1))
+        if vocab_size and width_per_block:
+            error = _count_error(columns, ratios.architecture(vocab_size, width_per_block))
             miscounted = error if error > OFF else None
-    experts = table_experts.complete(table, ratios, columns is not None, vocab_size, width_per_block)
     return TableArchitecture(
+        ratios=ratios,
         vocab_size=vocab_size,
-        architecture=experts.ratios if differing or experts.ratios != PAPERS_RATIOS else None,
+        width_per_block=width_per_block,
+        has_shapes=columns is not None,
         miscounted=miscounted,
-        shares=experts.shares,
-        assumed=experts.assumed,
         differing=differing,
     )
 
