@@ -3,7 +3,6 @@ learning rates."""
 
 import dataclasses
 import json
-import sys
 from collections.abc import Iterable
 from typing import ClassVar
 
@@ -16,7 +15,7 @@ from fit.fitting.fit_rates import RateOptions
 from fit.fitting.options import FitOptions
 from fit.messages import lines
 from fit.messages.finding import Finding
-from fit.messages.lines import WARNING, Line
+from fit.messages.lines import Line
 from fit.planning.uncertainty import odds_of_law
 from fit.prediction import forecast
 from fit.prediction.forecast import PredictOptions
@@ -168,12 +167,9 @@ class PredictCommand(PredictOptions, flags.OfLaw, flags.Columns):
         else:
             prediction = forecast.of_table(law, read(self.read(self.runs)))
             write(prediction.table, self.out)
-        for warning in prediction.warnings:
-            print(f"warning: {warning}", file=sys.stderr)
-        if prediction.not_compared:
-            print(f"measured losses are not compared: {prediction.not_compared}", file=sys.stderr)
         if prediction.lines:
             print(prediction)
+        flags.print_findings(prediction.findings)
 
     def _check_all_can_act(self) -> None:
         """Raises UserError for an option of a single model beside a table, or of a table where there is none."""
@@ -204,14 +200,8 @@ class SpeedupCommand(SpeedupOptions, flags.Columns, flags.JsonOutput):
         law = None if self.law is None else load(self.law)
         result = of_runs(law, self.read(self.runs), self)
         self.show(result)
-        if self.json:
-            return
-        doubts = []
-        for finding in result.findings:
-            beginning = "the law is used " if finding.code == "outside" else ""
-            doubts.append(Line(WARNING, f"{beginning}{finding}"))
-        if doubts:
-            print(lines.text(doubts), file=sys.stderr)
+        if not self.json:
+            flags.print_findings(result.findings)
 
 
 @dataclasses.dataclass(kw_only=True)

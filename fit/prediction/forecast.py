@@ -94,7 +94,6 @@ class Forecast(WithFindings):
       law: Name of the law.
       table: The models' table with the predicted columns added.
       lines: The loss of one model and its intervals; of a table, how its measured losses compare with the predictions.
-      not_compared: Why measured losses are not compared; "" where they are, or where there are none.
       columns: {name: a value for each model} of the predicted columns: predicted_loss, outside_fitted_range and, where
         the law has draws, the ends of its intervals.
       source_of_draws: Source of the draws of a published law, which give its intervals; None for those of a fit.
@@ -103,7 +102,6 @@ class Forecast(WithFindings):
     law: str
     table: Table = dataclasses.field(metadata=NOT_IN_JSON)
     lines: list[Line] = dataclasses.field(metadata=NOT_IN_JSON)
-    not_compared: str
     columns: dict[str, list]
     source_of_draws: str | None = optional()
 
@@ -138,26 +136,23 @@ def of_table(law: Law, table: Table) -> Forecast:
     """The predicted losses of a table of models, compared with the measured ones where it has them."""
     prediction = predictions.predict(law, table)
     columns = prediction.columns
+    findings = list(prediction.findings)
     lines = []
-    not_compared = ""
     if "loss" in table:
         try:
             lines.append(Line("", predictions.against_measured(law, table, columns)))
         except UserError as error:  # the predictions stand all the same
-            not_compared = error.sentence
+            findings.append(finding("losses_not_compared", why=error.sentence))
     lines += _source_of_draws(law)
-    return _forecast(law, table, columns, prediction.findings, lines, not_compared)
+    return _forecast(law, table, columns, findings, lines)
 
 
-def _forecast(
-    law: Law, table: Table, columns: dict[str, list], findings: list[Finding], lines: list[Line], not_compared: str = ""
-) -> Forecast:
+def _forecast(law: Law, table: Table, columns: dict[str, list], findings: list[Finding], lines: list[Line]) -> Forecast:
     """The Forecast of a table with its predicted columns."""
     return Forecast(
         law=law.name,
         table=predictions.extended(table, columns),
         lines=lines,
-        not_compared=not_compared,
         columns=columns,
         findings=findings,
         source_of_draws=law.source_of_draws or None,

@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 from fit.aliases import Json
-from fit.messages.lines import WARNING, Line
+from fit.messages import lines
+from fit.messages.lines import Line
 from fit.messages.printable import printable
 from fit.messages.units import say
 from fit.studies.added_runs.added import MODEL, label_of
@@ -23,7 +24,7 @@ def answer(result: AddedRuns) -> Iterator[Line]:
         yield _of_run(run, result.percentiles)
     for plan in result.plans:
         yield _of_plan(plan)
-    yield from (Line(WARNING, printable(warning)) for warning in result.warnings)
+    yield from lines.warnings(result.findings)
     table = printable(result.table)
     yield from (Line(printable(run), f"in {table} already, left as it is") for run in result.known)
     yield Line(table, f"{len(result.runs)} added, {result.n_runs} runs")

@@ -175,7 +175,7 @@ def _outside(law: Law, experts: Array, law_flops: Array) -> list[Finding]:
                 farthest[column] = outside
     if not farthest:
         return []
-    findings = [finding("outside", outside=in_words(farthest[name] for name in sorted(farthest)))]
+    findings = [finding("law_used_outside", outside=in_words(farthest[name] for name in sorted(farthest)))]
     if law.beyond_runs:
         findings.append(law.beyond_runs)
     return findings

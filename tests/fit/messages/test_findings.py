@@ -130,6 +130,17 @@ def predicted(law=LAW, **model):
     return fit.predict(law, **model).findings
 
 
+def beyond_the_law(folder):
+    """A speed-up of runs smaller than any that the law was fitted to."""
+    return fit.speedup(LAW, dict(n_active=[1e6, 2e6], n_tokens=[2e7, 4e7], n_experts=[1, 1], loss=[6.0, 5.5])).findings
+
+
+def without_a_loss(folder):
+    """Predictions for two models, one of which has no loss to compare with."""
+    models = dict(n_active=[1e9, 2e9], n_tokens=[2e10, 4e10], n_experts=[8, 8], loss=["", 2.5])
+    return fit.predict(LAW, models).findings
+
+
 def of_baseline(folder):
     text = pathlib.Path(MARIN).read_text()
     header, *rows = text.splitlines()
@@ -347,6 +358,8 @@ MADE = FITTED | {
     "forms_disagree": forms_disagree,
     "sends_longer": sends_longer,
     "outside": lambda folder: predicted(n_active=1e9, n_tokens=2e14, n_experts=8),
+    "law_used_outside": beyond_the_law,
+    "losses_not_compared": without_a_loss,
     "rows_without_loss": of_baseline,
     "beyond_baseline": beyond_baseline,
     "taken_from_table": taken_from_table,
