@@ -35,7 +35,7 @@ COMMANDS = {  # name: (the module of fit.commands that has it, what it does)
     "report": ("pictures", "one HTML page with every table and figure"),
     "page": ("pictures", "one HTML page that plans in the browser"),
 }
-OUTPUTS = ("out", "emit_config", "emit_sweep")  # flags that name a file to write
+OUTPUTS = ("out", "emit_config", "emit_sweep")  # flags that name a file to write, in any command
 UPDATED = ("add", "law")  # the command that may write its file of this flag again
 # what absl says of a flag's value
 NOT_TRUE_OR_FALSE = re.compile(r"flag (--\w+=.*): \('Non-boolean argument to boolean flag', .*\)")
@@ -158,12 +158,15 @@ def _of_flag(error: str) -> str:
 
 
 def _check_outputs(command: str, values: Any, positional: list[str]) -> None:
-    """UserError where a file to write is one that the command reads: nobody else may have a copy of it."""
+    """UserError, before the command works, where a file cannot be written, or is one that the command reads: nobody
+    else may have a copy of it."""
     from fit.options import listed
+    from fit.table.files import check_writable
 
     for name in OUTPUTS:
         output = values[name].value if name in values else None
-        if not output or not os.path.isfile(output):
+        check_writable(output)
+        if output is None or not os.path.isfile(output):
             continue
         read = [("SOURCE", path) for path in positional]
         for other in values:

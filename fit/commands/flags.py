@@ -5,6 +5,7 @@ import json
 import sys
 from collections.abc import Iterable
 
+from fit.aliases import Json
 from fit.errors import UserError
 from fit.fitted_law import law
 from fit.messages import lines
@@ -101,9 +102,14 @@ class JsonOutput(Options):
     def show(self, result: Result) -> None:
         """Prints a result as text or as JSON."""
         if self.json:
-            print(json.dumps(plain(result.to_dict()), indent=1, allow_nan=False))
+            print_json(result.to_dict())
         else:
             print(result)
+
+
+def print_json(values: Json) -> None:
+    """Prints what a command prints with --json."""
+    print(json.dumps(plain(values), indent=1, allow_nan=False))
 
 
 def print_findings(findings: Iterable[object]) -> None:

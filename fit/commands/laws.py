@@ -22,7 +22,7 @@ from fit.prediction.forecast import PredictOptions
 from fit.render import forms_answer, law_answer, law_details
 from fit.studies.speedup.of_runs import SpeedupOptions, of_runs
 from fit.table import selection
-from fit.table.files import check_writable, write_text
+from fit.table.files import write_text
 from fit.table.importers import import_answer, tools
 from fit.table.reading import with_set
 from fit.table.table import Table, checked_units, read, write
@@ -53,7 +53,6 @@ class ImportCommand(flags.Columns):
     tokens_per_step: float | None = options.number("Tokens of a batch, where the source counts steps only.", least=1)
 
     def run(self, source: str) -> None:
-        check_writable(self.out)
         tool, rows = tools.runs(source, self.tool)
         runs = selection.select(tools.as_table(source, rows, self.columns, tool), selection.parse(self.where))
         joined = tools.with_sizes(runs, self.sizes)
@@ -160,7 +159,6 @@ class PredictCommand(PredictOptions, flags.OfLaw, flags.Columns):
         if (self.runs is None) != (self.out is None):
             raise UserError("--runs and --out go together")
         self._check_all_can_act()
-        check_writable(self.out)
         law = load(self.law)
         if self.runs is None or self.out is None:
             prediction = forecast.of_model(law, self)
@@ -227,7 +225,6 @@ class LrCommand(RateOptions, flags.Columns):
     out: str | None = options.text("File to write the coefficients to (JSON).")
 
     def run(self) -> None:
-        check_writable(self.out)
         rates = fit_rates.fit_law(read(self.read(self.runs)), self)
         print(lines.text(rates_answer.of_fit(rates)))
         if self.out is not None:

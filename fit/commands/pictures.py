@@ -1,7 +1,6 @@
 """The paper's tables and figures for any law, and the pages: the report and the planner."""
 
 import dataclasses
-import json
 import os
 
 from fit import options
@@ -17,7 +16,7 @@ from fit.render.plot_options import FigureOptions
 from fit.render.report_options import ReportOptions
 from fit.results import JSON_VERSION
 from fit.table.files import check_writable
-from fit.table.table import plain, read, write
+from fit.table.table import read, write
 
 DEFAULT_LAW = "joint-moe-2025"
 OF_A_FIT = {"5": "predicted_against_measured", "2a": "isoflop", "memory": "best_experts_against_memory"}
@@ -48,13 +47,12 @@ class TableCommand(ShapeOptions, flags.OfLaw, flags.JsonOutput):
     experts: tuple[int, ...] | None = options.experts("Numbers of experts. Default: those fitted.")
 
     def run(self) -> None:
-        check_writable(self.out)
         law = load(self.law)
         experts = () if self.experts is None else experts_to_compare(law, self.experts)
         architecture = self.architecture(law)
         rows = tables.rows_of(self.which, law, architecture, experts, self.flops, self.memory_gb, self.kv_tokens)
         if self.json:
-            print(json.dumps(plain(dict(version=JSON_VERSION, rows=rows)), indent=1))
+            flags.print_json(dict(version=JSON_VERSION, rows=rows))
         else:
             note = tables.note(self.which, law, rows)
             print("\n".join(text for text in (tables.text(rows), note) if text))
@@ -105,6 +103,9 @@ class PlotCommand(FigureOptions, flags.OfLaw, flags.Columns):
                 os.makedirs(self.out_dir, exist_ok=True)
             except OSError as e:
                 raise UserError(f"--out_dir={self.out_dir}: cannot be made: {e.strerror}") from e
+        for paths in paths_of_figures.values():
+            for path in paths:
+                check_writable(path)
         for which, paths in paths_of_figures.items():
             if self.out_dir and which != "5" and "n_tokens" not in law.form.columns:
                 continue  # a law without tokens has only one picture
@@ -121,17 +122,14 @@ class PlotCommand(FigureOptions, flags.OfLaw, flags.Columns):
             if kind not in figures.FORMATS:
                 raise UserError(f"--format={','.join(self.format)}: found {kind!r}, expected pdf, png or svg")
         stem, ending = os.path.splitext(self.out or "")
-        kind_of_out = ending.removeprefix(".")
-        kinds_of_out = [*figures.FORMATS]
-        if self.format:  # which says what the ending does not
-            kinds_of_out.append("")
-        if self.out and kind_of_out not in kinds_of_out:
-            raise UserError(f"--out={self.out}: expected the ending .pdf, .png or .svg, or --format")
+        is_told_by_format = bool(self.format) and not ending
+        if self.out and not is_told_by_format:
+            figures.check_ending(self.out, ", or --format")
         if self.figure:
             stems = {self.figure: stem}
         else:
             stems = {which: os.path.join(self.out_dir or "", name) for which, name in OF_A_FIT.items()}
-        kinds = self.format or (kind_of_out or "png",)
+        kinds = self.format or (ending.removeprefix(".") or "png",)
         return {which: [f"{stem}.{kind}" for kind in kinds] for which, stem in stems.items()}
 
 

@@ -39,6 +39,7 @@ def folder(tmp_path_factory):
     fit_runs.write_demo_law(folder / "demo.json")
     fit_runs.write_demo_law(folder / "no_config.json", base_config=None)
     fit_runs.write_demo_law(folder / "two_configs.json", base_config=None, differing={"config": ["a.py", "b.py"]})
+    (folder / "pictures" / "isoflop.png").mkdir(parents=True)
     for name, text in FILES.items():
         (folder / name).write_text(text)
     return folder
