@@ -361,6 +361,7 @@ def plot(law: "Law | str | os.PathLike", runs: object = None, *, options: PlotOp
     from fit.planning.inputs.options import experts_to_compare
     from fit.render import figures
 
+    options.check_figures([options.figure], has_runs=runs is not None)
     loaded = load(law)
     shown = experts_to_compare(loaded, options.experts)
     architecture = options.architecture(loaded)

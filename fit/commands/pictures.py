@@ -47,6 +47,7 @@ class TableCommand(ShapeOptions, flags.OfLaw, flags.JsonOutput):
     experts: tuple[int, ...] | None = options.experts("Numbers of experts. Default: those fitted.")
 
     def run(self) -> None:
+        self.check_readers("which", [self.which], tables.READERS)
         law = load(self.law)
         experts = () if self.experts is None else experts_to_compare(law, self.experts)
         architecture = self.architecture(law)
@@ -87,10 +88,10 @@ class PlotCommand(FigureOptions, flags.OfLaw, flags.Columns):
     runs: str | None = options.text("Table of runs, for figure 5 and for points on the curves of 2a.")
 
     def run(self) -> None:
-        self.check_chips(self.figure)
         if (self.figure is None) == (self.out_dir is None) or (self.figure is None) != (self.out is None):
             raise UserError("expected either --figure with --out, or --out_dir")
         paths_of_figures = self.paths()
+        self.check_figures(paths_of_figures, has_runs=self.runs is not None)
         law = load(self.law)
         experts = experts_to_compare(law, self.experts)
         architecture = self.architecture(law)

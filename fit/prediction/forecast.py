@@ -17,6 +17,11 @@ from fit.prediction import predictions
 from fit.results import NOT_IN_JSON, WithFindings, optional
 from fit.table.table import BOUNDS, DERIVED, Table
 
+# {option on the experts of a model: columns of laws that follow from it}
+COLUMNS_OF = dict(
+    top_k=("top_k", "sparsity", "shared_share"), n_shared_experts=("shared_share",), granularity=("granularity",)
+)
+
 
 @dataclasses.dataclass(kw_only=True)
 class PredictOptions(Options):
@@ -41,6 +46,7 @@ class PredictOptions(Options):
 
     def table(self, law: Law) -> Table:
         """The model as a table of one row. Raises UserError where the law reads a column that is not given."""
+        self._check_read(law)
         if self.n_experts is not None:
             law.check_experts(self.n_experts, "--n_experts")
         if self.top_k is not None and "sparsity" in law.form.columns:
@@ -48,10 +54,8 @@ class PredictOptions(Options):
         model = {name: getattr(self, name) for name in ("n_active", "n_total", "n_tokens", "top_k", "granularity")}
         model["n_experts"] = self.n_experts or law.only_n_experts or 1
         model["n_shared_experts"] = self.n_shared_experts
-        for name in (RATE, BATCH):
-            model[name] = getattr(self, name)
-            if model[name] is not None and law.tuning is None:
-                raise UserError(f"--{name}: --law={law.name} has no best rates; fit it with fit law --with_rate")
+        model[RATE] = self.peak_learning_rate
+        model[BATCH] = self.batch_tokens
         if self.n_embedding is not None and not law.counts_embedding:
             for name in ("n_active", "n_total"):
                 if model[name] is not None:
@@ -68,6 +72,17 @@ class PredictOptions(Options):
                 )
             raise UserError(f"--{missing[0]} is missing: the {law.form.name} law needs it")
         return table
+
+    def _check_read(self, law: Law) -> None:
+        """Raises UserError for an option of a model's experts, rate or batch that the law does not read."""
+        for name in self.changed(*COLUMNS_OF):
+            if not set(COLUMNS_OF[name]) & set(law.form.columns):
+                raise UserError(f"--{name}: the {law.form.name} law has no column for it; leave --{name} out")
+        for name in self.changed(RATE, BATCH):
+            if law.tuning is None:
+                raise UserError(f"--{name}: --law={law.name} has no best rates; fit it with fit law --with_rate")
+            if name == BATCH and not law.tuning.with_batch:
+                raise UserError(f"--{name}: --law={law.name} has no best batch; leave --{name} out")
 
     def _check_top_k(self, law: Law) -> None:
         """Raises UserError where a token cannot choose so many experts; sparsity follows from both numbers."""
@@ -198,7 +213,7 @@ def _tuning(tuning: Tuning, first: Mapping[str, float], options: PredictOptions)
     if options.peak_learning_rate is None:
         return
     with_batch = ""
-    if options.batch_tokens is not None and tuning.with_batch:
+    if options.batch_tokens is not None:
         with_batch = f" with batches of {options.batch_tokens:,.0f} tokens"
     cost = f"{first['rate_penalty']:.2%} of the loss{_ends(tuning, first, 'rate_penalty', '.2%')}"
     yield Line("", f"a rate of {options.peak_learning_rate:.3e}{with_batch} costs {cost}")
