@@ -19,7 +19,7 @@ from fit.laws import FORMS
 from fit.messages.catalogue import CATALOGUE, NOTE, URGENT, WARNING
 from fit.messages.finding import Finding, finding
 from fit.planning.context import plan_findings
-from fit.studies.added_runs import added
+from fit.studies.added_runs import new_rows
 from fit.table.runs import read_runs, subset
 from fit.table.table import Table, read
 from results import make
@@ -158,7 +158,7 @@ def beyond_baseline(folder):
 
 def taken_from_table(folder):
     path = fit_runs.write_demo_csv(folder / "runs.csv")
-    return added.fill_shared([dict(loss=2.0)], read(path))
+    return new_rows.with_shared([dict(loss=2.0)], read(path))[1]
 
 
 def other_table(folder):
