@@ -38,7 +38,7 @@ CLASSES = (
     "fit.prediction.forecast.Forecast",
     "fit.studies.next_runs.results.NextRuns",
     "fit.studies.added_runs.results.AddedRuns",
-    "fit.studies.surfaces.Surfaces",
+    "fit.studies.surfaces.results.Surfaces",
     "fit.task_maps.maps.TaskMaps",
     "fit.task_maps.maps.TaskMap",
     "fit.studies.architecture_search.result.Holistic",

@@ -18,7 +18,7 @@ from fit.signatures import takes_options
 from fit.studies.architecture_search.holistic import HolisticOptions
 from fit.studies.next_runs.options import NextOptions
 from fit.studies.speedup.of_runs import SpeedupOptions
-from fit.studies.surfaces import SurfaceOptions
+from fit.studies.surfaces.fit_surfaces import SurfaceOptions
 from fit.task_maps.options import TaskOptions
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from fit.studies.architecture_search.result import Holistic
     from fit.studies.next_runs.results import NextRuns
     from fit.studies.speedup.results import BaselineSpeedup, Speedup
-    from fit.studies.surfaces import Surfaces
+    from fit.studies.surfaces.results import Surfaces
     from fit.table.table import Table
     from fit.task_maps.maps import TaskMaps
 
@@ -305,9 +305,9 @@ def surface(runs: object, *, options: SurfaceOptions) -> "Surfaces":
     Raises:
       UserError: No budget has enough runs.
     """
-    from fit.studies import surfaces
+    from fit.studies.surfaces.fit_surfaces import fit_surfaces
 
-    return surfaces.fit_surfaces(runs, options)
+    return fit_surfaces(runs, options)
 
 
 @takes_options

@@ -16,7 +16,7 @@ from fit.studies.architecture_search import search_runs
 from fit.studies.architecture_search.holistic import HolisticOptions, holistic
 from fit.studies.next_runs import next_sweep, suggest
 from fit.studies.next_runs.options import NextOptions
-from fit.studies.surfaces import SurfaceOptions, fit_surfaces
+from fit.studies.surfaces.fit_surfaces import SurfaceOptions, fit_surfaces
 from fit.table.files import write_text
 
 
