@@ -15,8 +15,6 @@ finite the variance of what no run identifies. The search minimises the goals' v
 runs greedily. Then it leaves out one run or trunk and spends its cost again, as long as that helps. The errors
 reported are those of least squares.
 
-A trunk is trained once, up to where its longest budget begins to decay. Each budget also costs its own decay.
-
 Axes: n coefficients, c candidates, g goals, k runs, m models (trunks). Units are such that the information of the fit's
 runs is 1.
 """
@@ -32,7 +30,7 @@ from fit.fitted_law.law import Law
 from fit.fitted_law.parts import Scatter
 from fit.fitting import noise
 from fit.fitting.problem import Problem, Settings, prepare
-from fit.model.architecture import training_flops
+from fit.studies.next_runs.candidates import PossibleRuns
 from fit.table.runs import Runs
 from fit.table.table import Table
 
@@ -47,52 +45,8 @@ ROWS_AT_ONCE = 2048  # rows per batch of gradients, so that several questions sh
 
 
 @dataclasses.dataclass(frozen=True)
-class Possible:
-    """Runs that could be trained.
-
-    Attributes:
-      n_blocks, n_experts, n_tokens: int [k], of each run.
-      model: int [k], equal for the runs of one model, which are branches of one trunk.
-      n_active: float [k], active parameters.
-      columns: what the law reads of the runs, by name; each broadcasts to [k].
-      decay: the share of each budget that its branch trains alone.
-      scatter: float [k], how many times as much as large runs each one scatters around the law.
-    """
-
-    n_blocks: np.ndarray
-    n_experts: np.ndarray
-    n_tokens: np.ndarray
-    model: np.ndarray
-    n_active: np.ndarray
-    columns: ByName
-    decay: float
-    scatter: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.model)
-
-    def _trunks(self, chosen: Ints) -> tuple[Array, Array]:
-        """([k] training FLOPs of each run alone; [m] those of the longest of the runs `chosen` of each model)."""
-        alone = training_flops(self.n_active, self.n_tokens)
-        longest = np.zeros(self.model.max() + 1)
-        np.maximum.at(longest, self.model[chosen], alone[chosen])
-        return alone, longest
-
-    def flops(self, chosen: Ints) -> float:
-        """Training FLOPs of the runs `chosen` (indices), those of one model as branches of one trunk."""
-        chosen = np.asarray(chosen, int)
-        alone, longest = self._trunks(chosen)
-        return float((1 - self.decay) * longest.sum() + self.decay * alone[chosen].sum())
-
-    def flops_of_one_more(self, chosen: Ints) -> Array:
-        """[k]: FLOPs that each run adds to the runs `chosen`."""
-        alone, longest = self._trunks(chosen)
-        return (1 - self.decay) * np.maximum(alone - longest[self.model], 0) + self.decay * alone
-
-
-@dataclasses.dataclass(frozen=True)
 class Design:
-    """The problem of choosing among Possible runs.
+    """The problem of choosing among possible runs.
 
     Attributes:
       possible: the candidates.
@@ -103,7 +57,7 @@ class Design:
       shared: s above.
     """
 
-    possible: Possible
+    possible: PossibleRuns
     jacobian: np.ndarray
     goals: np.ndarray
     weights: np.ndarray
@@ -112,13 +66,18 @@ class Design:
     spread: np.ndarray
     shared: float
 
+    def variances_with(self, chosen: Ints) -> Array:
+        """[g]: the variances of a fit that has the candidates `chosen` (indices) too."""
+        chosen = np.asarray(chosen, int)
+        return self.variances(self.jacobian[chosen], self.possible.model[chosen], self.possible.scatter[chosen])
+
     def variances(self, jacobian: Array, model: Array, scatter: Array) -> Array:
         """Variances of the goals, over the noise's variance, of a least-squares fit that has further runs too.
 
         Args:
           jacobian: [k, n], gradients of the further runs.
           model: [k], their models.
-          scatter: [k], as that of Possible.
+          scatter: [k], as that of PossibleRuns.
 
         Returns:
           [g].
@@ -356,3 +315,17 @@ def _problem_of(law: Law, runs: Runs, parts: Sequence[ByName]) -> tuple[Problem,
     columns = {name: np.pad(column, (0, padding), "edge") for name, column in zip(names, values, strict=True)}
     padded = Runs(runs.path, columns, np.ones(ends[-1] + padding), Table(runs.path, {}, []))
     return prepare(law.form, padded, Settings(fix=law.settings.fix)), ends
+
+
+def of_candidates(linear: Linearised, possible: PossibleRuns, jacobian: Array, goals: Array) -> Design:
+    """The Design of candidates with gradients [c, n] and goals [g, n], all of weight 1."""
+    return Design(
+        possible=possible,
+        jacobian=jacobian,
+        goals=goals,
+        weights=np.ones(len(goals)),
+        information=np.eye(len(linear.normal)),
+        normal=linear.normal,
+        spread=linear.spread,
+        shared=linear.shared,
+    )
