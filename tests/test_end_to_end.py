@@ -35,7 +35,8 @@ def test_a_plan_becomes_a_config_that_the_trainer_takes(tmp_path, capsys):
 
 
 def test_fit_imports_nothing_of_the_rest():
-    names = "import sys, fit.__main__, fit.commands.laws, fit.commands.plans, fit.commands.pictures; "
+    commands = [f"fit.commands.{name}" for name in ("imports", "laws", "pictures", "plans", "studies", "tasks")]
+    names = f"import sys, fit.__main__, {', '.join(commands)}; "
     done = subprocess.run(
         [sys.executable, "-c", names + "print(*sorted({name.split('.')[0] for name in sys.modules}))"],
         capture_output=True,

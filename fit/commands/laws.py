@@ -1,10 +1,8 @@
-"""Runs of other tools; laws: fitting them, predicting with them, comparing other runs with them; and the law of
-learning rates."""
+"""The commands of laws: those that need no file, fitting and predicting; and the law of learning rates."""
 
 import dataclasses
 import json
 from collections.abc import Iterable
-from typing import ClassVar
 
 from fit import options
 from fit.commands import flags
@@ -20,51 +18,9 @@ from fit.planning.uncertainty import odds_of_law
 from fit.prediction import forecast
 from fit.prediction.forecast import PredictOptions
 from fit.render import forms_answer, law_answer, law_details
-from fit.studies.speedup.of_runs import SpeedupOptions, of_runs
 from fit.table import selection
 from fit.table.files import write_text
-from fit.table.importers import import_answer, tools
-from fit.table.reading import with_set
-from fit.table.table import Table, checked_units, read, write
-
-
-@dataclasses.dataclass(kw_only=True)
-class ImportCommand(flags.Columns):
-    """Make a table of runs of what another tool wrote: Weights & Biases, trackio, nanochat, TensorBoard, MaxText,
-    levanter, Hugging Face.
-
-    python -m fit import export.csv --out=runs.csv --where=state=finished --columns=loss:eval/loss,n_tokens:tokens
-    python -m fit import logs --out=runs.csv --columns=loss:eval/loss --tokens_per_step=524288 --sizes=models.csv
-    python -m fit import wandb:entity/project --out=runs.csv --where=state=finished
-    python -m fit import checkpoints --out=runs.csv
-
-    SOURCE is a file or a folder: a table of runs or a chart exported by Weights & Biases (.csv, .parquet), a project of
-    trackio (.db, .parquet), nanochat's results.csv, a folder of TensorBoard event files, a metrics file of MaxText,
-    levanter's tracker_metrics.jsonl, checkpoints with a trainer_state.json. Or it is a project on the server of Weights
-    & Biases, wandb:ENTITY/PROJECT, read with the key WANDB_API_KEY.
-    All that it does not say is asked for at once, with the command that would work. Only finished runs belong into a
-    law: give --where=state=finished.
-    """
-
-    SOURCE: ClassVar[str] = "SOURCE"  # what the command line wants beside flags
-    out: str = options.required(options.text("Table to write: .csv, .jsonl or .parquet."), ": the table to write")
-    tool: str | None = options.choice("Whose files these are; by default their names say it.", None, tools.TOOLS)
-    sizes: str | None = options.text("Table with the column run and others for it: n_active, n_experts, ...")
-    tokens_per_step: float | None = options.number("Tokens of a batch, where the source counts steps only.", least=1)
-
-    def run(self, source: str) -> None:
-        tool, rows = tools.runs(source, self.tool)
-        runs = selection.select(tools.as_table(source, rows, self.columns, tool), selection.parse(self.where))
-        joined = tools.with_sizes(runs, self.sizes)
-        if self.tokens_per_step is not None:
-            joined = tools.with_tokens(joined, self.tokens_per_step)
-        joined = with_set(joined, self.set, checked_units(self.units))
-        table = tools.table(joined, self.set, self.sizes)
-        write(table, self.out)
-        for line in import_answer.answer(source, tool, len(rows), runs, self.units):
-            print(line)
-        flags.print_findings(import_answer.warnings(joined))
-        print(f"columns: {', '.join(table.columns)}\nwritten to {self.out}")
+from fit.table.table import Table, read, write
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -174,32 +130,6 @@ class PredictCommand(PredictOptions, flags.OfLaw, flags.Columns):
         self.check_can_act(self.runs)
         if self.runs is not None:
             self.check_no_model()
-
-
-@dataclasses.dataclass(kw_only=True)
-class SpeedupCommand(SpeedupOptions, flags.Columns, flags.JsonOutput):
-    """How many times the compute a law's recipe needs for the losses of other runs, and whether that grows with
-    compute.
-
-    python -m fit speedup --law=law.json --runs=variant.csv
-    python -m fit speedup --law=law.json --runs=variant.csv --by=time
-    python -m fit speedup --runs=both.csv --baseline=n_experts=64 --by=time
-
-    Without a law, --baseline names runs of the same table, at several budgets, that the others are compared with.
-    """
-
-    law: str | None = options.text("A law.json, or the name of a published law.")
-    runs: str = options.required(
-        options.text("Table of the runs: n_active, n_tokens, n_experts, loss (.csv, .jsonl, .parquet)."),
-        ": a table with n_active, n_tokens, n_experts and loss",
-    )
-
-    def run(self) -> None:
-        law = None if self.law is None else load(self.law)
-        result = of_runs(law, self.read(self.runs), self)
-        self.show(result)
-        if not self.json:
-            flags.print_findings(result.findings)
 
 
 @dataclasses.dataclass(kw_only=True)
