@@ -1,6 +1,7 @@
 """The paper's tables and figures for any law, and the pages: the report and the planner."""
 
 import dataclasses
+import itertools
 import os
 
 from fit import options
@@ -90,23 +91,18 @@ class PlotCommand(FigureOptions, flags.OfLaw, flags.Columns):
     def run(self) -> None:
         if (self.figure is None) == (self.out_dir is None) or (self.figure is None) != (self.out is None):
             raise UserError("expected either --figure with --out, or --out_dir")
+        if self.out_dir and self.runs is None:
+            raise UserError("--out_dir needs --runs, for predicted against measured")
         paths_of_figures = self.paths()
         self.check_figures(paths_of_figures, has_runs=self.runs is not None)
+        self.check_can_act(self.runs)
         law = load(self.law)
         experts = experts_to_compare(law, self.experts)
         architecture = self.architecture(law)
-        if self.out_dir and self.runs is None:
-            raise UserError("--out_dir needs --runs, for predicted against measured")
-        self.check_can_act(self.runs)
         measured = figures.measured(law, self.read(self.runs))
-        if self.out_dir:
-            try:
-                os.makedirs(self.out_dir, exist_ok=True)
-            except OSError as e:
-                raise UserError(f"--out_dir={self.out_dir}: cannot be made: {e.strerror}") from e
-        for paths in paths_of_figures.values():
-            for path in paths:
-                check_writable(path)
+        self._make_folder()
+        for path in itertools.chain(*paths_of_figures.values()):
+            check_writable(path)
         for which, paths in paths_of_figures.items():
             if self.out_dir and which != "5" and "n_tokens" not in law.form.columns:
                 continue  # a law without tokens has only one picture
@@ -116,6 +112,15 @@ class PlotCommand(FigureOptions, flags.OfLaw, flags.Columns):
             for path in paths:
                 figures.save(figure, path)
                 print(path)
+
+    def _make_folder(self) -> None:
+        """Makes the folder of --out_dir where there is none. Raises UserError where it cannot be made."""
+        if self.out_dir is None:
+            return
+        try:
+            os.makedirs(self.out_dir, exist_ok=True)
+        except OSError as e:
+            raise UserError(f"--out_dir={self.out_dir}: cannot be made: {e.strerror}") from e
 
     def paths(self) -> dict[str, list[str]]:
         """{figure: paths} to write. Raises UserError where --format or an ending is none of the formats."""
