@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from fit.errors import UserError
 from fit.fitting.options import FitOptions
 from fit.planning.inputs.options import CompareOptions, PlanOptions
-from fit.prediction.forecast import PredictOptions
+from fit.prediction.options import PredictOptions
 from fit.render.plot_options import PlotOptions
 from fit.render.report_options import ReportOptions
 from fit.signatures import takes_options
@@ -142,8 +142,8 @@ def predict(law: "Law | str | os.PathLike", runs: object = None, *, options: Pre
     loaded = load(law)
     if runs is not None:
         options.check_no_model()
-        return forecast.of_table(loaded, table.read(runs))
-    return forecast.of_model(loaded, options)
+        return forecast.predict_table(loaded, table.read(runs))
+    return forecast.predict_model(loaded, options)
 
 
 @takes_options

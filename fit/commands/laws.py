@@ -16,7 +16,7 @@ from fit.messages.finding import Finding
 from fit.messages.lines import Line
 from fit.planning.uncertainty import odds_of_law
 from fit.prediction import forecast
-from fit.prediction.forecast import PredictOptions
+from fit.prediction.options import PredictOptions
 from fit.render import forms_answer, law_answer, law_details
 from fit.table import selection
 from fit.table.files import write_text
@@ -117,9 +117,9 @@ class PredictCommand(PredictOptions, flags.OfLaw, flags.Columns):
         self._check_all_can_act()
         law = load(self.law)
         if self.runs is None or self.out is None:
-            prediction = forecast.of_model(law, self)
+            prediction = forecast.predict_model(law, self)
         else:
-            prediction = forecast.of_table(law, read(self.read(self.runs)))
+            prediction = forecast.predict_table(law, read(self.read(self.runs)))
             write(prediction.table, self.out)
         if prediction.lines:
             print(prediction)

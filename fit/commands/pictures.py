@@ -86,7 +86,7 @@ class PlotCommand(FigureOptions, flags.OfLaw, flags.Columns):
     out: str | None = options.text("With --figure: file to write; its ending sets the format, unless --format does.")
     out_dir: str | None = options.text("Without --figure: folder for the three pictures of a fit.")
     format: tuple[str, ...] = options.words("png, pdf, svg, or several of them; default: png.")
-    runs: str | None = options.text("Table of runs, for figure 5 and for points on the curves of 2a.")
+    runs: str | None = options.text("Table of runs, for figure 5 and for points on the curves of 2a and compute.")
 
     def run(self) -> None:
         if (self.figure is None) == (self.out_dir is None) or (self.figure is None) != (self.out is None):
@@ -135,7 +135,9 @@ class PlotCommand(FigureOptions, flags.OfLaw, flags.Columns):
             stems = {self.figure: stem}
         else:
             stems = {which: os.path.join(self.out_dir or "", name) for which, name in OF_A_FIT.items()}
-        kinds = self.format or (ending.removeprefix(".") or "png",)
+        kinds = self.format
+        if not kinds:
+            kinds = (ending.removeprefix("."),) if self.out else ("png",)
         return {which: [f"{stem}.{kind}" for kind in kinds] for which, stem in stems.items()}
 
 

@@ -14,7 +14,7 @@ import fit
 from fit import stub
 from fit.fitting.options import FitOptions
 from fit.planning.inputs.options import CompareOptions, PlanOptions
-from fit.prediction.forecast import PredictOptions
+from fit.prediction.options import PredictOptions
 from fit.render.plot_options import PlotOptions
 from fit.render.report_options import ReportOptions
 from fit.results import Record, Result
