@@ -17,7 +17,7 @@ from fit.render.report_options import ReportOptions
 from fit.signatures import takes_options
 from fit.studies.architecture_search.holistic import HolisticOptions
 from fit.studies.next_runs.options import NextOptions
-from fit.studies.speedup.of_runs import SpeedupOptions
+from fit.studies.speedup.speedup_of_runs import SpeedupOptions
 from fit.studies.surfaces.fit_surfaces import SurfaceOptions
 from fit.task_maps.options import TaskOptions
 
@@ -265,11 +265,11 @@ def speedup(
       UserError: Neither a law nor a baseline is given, or both. The law cannot say what compute a loss takes, or
         reaches none of these losses. The baseline has too few runs.
     """
-    from fit.studies.speedup.of_runs import of_runs
+    from fit.studies.speedup.speedup_of_runs import speedup_of_runs
 
     if runs is None:
         raise UserError("--runs is missing: a table with n_active, n_tokens, n_experts and loss")
-    return of_runs(None if law is None else load(law), runs, options)
+    return speedup_of_runs(None if law is None else load(law), runs, options)
 
 
 @takes_options

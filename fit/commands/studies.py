@@ -13,7 +13,7 @@ from fit.studies.architecture_search import search_runs
 from fit.studies.architecture_search.holistic import HolisticOptions, holistic
 from fit.studies.next_runs import next_sweep, suggest
 from fit.studies.next_runs.options import NextOptions
-from fit.studies.speedup.of_runs import SpeedupOptions, of_runs
+from fit.studies.speedup.speedup_of_runs import SpeedupOptions, speedup_of_runs
 from fit.studies.surfaces.fit_surfaces import SurfaceOptions, fit_surfaces
 from fit.table.files import write_text
 
@@ -90,7 +90,7 @@ class SpeedupCommand(SpeedupOptions, flags.Columns, flags.JsonOutput):
 
     def run(self) -> None:
         law = None if self.law is None else load(self.law)
-        result = of_runs(law, self.read(self.runs), self)
+        result = speedup_of_runs(law, self.read(self.runs), self)
         self.show(result)
         if not self.json:
             flags.print_findings(result.findings)

@@ -20,7 +20,7 @@ from fit.render.report_options import ReportOptions
 from fit.results import Record, Result
 from fit.studies.architecture_search.holistic import HolisticOptions
 from fit.studies.next_runs.options import NextOptions
-from fit.studies.speedup.of_runs import SpeedupOptions
+from fit.studies.speedup.speedup_of_runs import SpeedupOptions
 from fit.studies.surfaces.fit_surfaces import SurfaceOptions
 from fit.task_maps.options import TaskOptions
 
