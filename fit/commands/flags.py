@@ -79,7 +79,7 @@ class Columns(Names):
         "=",
     )
 
-    def check_can_act(self, *paths: str | None) -> None:
+    def check_has_table(self, *paths: str | None) -> None:
         """Raises UserError for an option on a table where none of the tables is given."""
         of_tables = self.changed(*[field.name for field in dataclasses.fields(Columns)])
         if of_tables and not any(paths):

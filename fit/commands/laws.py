@@ -127,7 +127,7 @@ class PredictCommand(PredictOptions, flags.OfLaw, flags.Columns):
 
     def _check_all_can_act(self) -> None:
         """Raises UserError for an option of a single model beside a table, or of a table where there is none."""
-        self.check_can_act(self.runs)
+        self.check_has_table(self.runs)
         if self.runs is not None:
             self.check_no_model()
 

@@ -95,7 +95,7 @@ class PlotCommand(FigureOptions, flags.OfLaw, flags.Columns):
             raise UserError("--out_dir needs --runs, for predicted against measured")
         paths_of_figures = self.paths()
         self.check_figures(paths_of_figures, has_runs=self.runs is not None)
-        self.check_can_act(self.runs)
+        self.check_has_table(self.runs)
         law = load(self.law)
         experts = experts_to_compare(law, self.experts)
         architecture = self.architecture(law)
@@ -158,7 +158,7 @@ class ReportCommand(ReportOptions, flags.OfLaw, flags.Columns):
     out: str = options.text("File to write the page to.", "report.html")
 
     def run(self) -> None:
-        self.check_can_act(self.runs)
+        self.check_has_table(self.runs)
         written = report.write_report(load(self.law), self.read(self.runs), self.out, self)
         if written.plan:
             print(written.plan)
@@ -187,7 +187,7 @@ class PageCommand(flags.Columns):
     out: str = options.text("File to write the page to.", "planner.html")
 
     def run(self) -> None:
-        self.check_can_act(self.runs)
+        self.check_has_table(self.runs)
         laws = [load(law) for law in self.law or (DEFAULT_LAW,)]
         measured = figures.measured(laws[0], self.read(self.runs))
         chips = None if self.chips is None else kind_and_count(self.chips)

@@ -61,7 +61,7 @@ class NextCommand(NextOptions, flags.OfLaw, flags.Columns, flags.JsonOutput):
     def run(self) -> None:
         if self.base_config is not None and self.emit_sweep is None:
             raise UserError("--base_config is for --emit_sweep")
-        self.check_can_act(self.runs)
+        self.check_has_table(self.runs)
         law = load(self.law)
         next_runs = suggest.suggest(law, self.read(self.runs), self)
         if self.emit_sweep is not None:
@@ -154,7 +154,7 @@ class HolisticCommand(HolisticOptions, flags.Columns, flags.JsonOutput):
             raise UserError("--out needs --runs or --width_runs")
         if self.out:
             figures.check_ending(self.out)
-        self.check_can_act(self.runs, self.width_runs, self.rank, self.refit)
+        self.check_has_table(self.runs, self.width_runs, self.rank, self.refit)
         ratio_runs = search_runs.read(self.read(self.runs)) if self.runs else None
         width_runs = search_runs.read(self.read(self.width_runs)) if self.width_runs else None
         result = holistic(ratio_runs, width_runs, self.read(self.rank), self.read(self.refit), self)

@@ -16,6 +16,7 @@ from fit.studies.next_runs import candidates, design, next_answer
 from fit.studies.next_runs.candidates import PossibleRuns
 from fit.studies.next_runs.design import Design
 from fit.studies.next_runs.goals import CoefficientsGoal, Goal, plan_goal
+from fit.studies.next_runs.linearised import linearised
 from fit.studies.next_runs.results import Grid, NextRuns, Trunk
 from fit.table.runs import Runs, read_runs, split
 from fit.table.table import Table
@@ -54,7 +55,7 @@ def choose_runs(
     goal: Goal = CoefficientsGoal(law, names)
     if target_flops is not None:
         goal = plan_goal(law, architecture, experts, target_flops)
-    linear = design.linearised(law, runs, scatter, [possible.columns, grid.columns, *goal.parts])
+    linear = linearised(law, runs, scatter, [possible.columns, grid.columns, *goal.parts])
     of_possible, of_grid, *of_goal = linear.jacobians
     problem = design.of_candidates(linear, possible, of_possible, goal.gradients(linear, of_goal))
     before = problem.variances_with([])

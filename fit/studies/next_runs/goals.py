@@ -21,8 +21,7 @@ from fit.planning.inputs.constraints import Constraints
 from fit.planning.inputs.problem import Problem
 from fit.planning.search import solver
 from fit.planning.search.best_models import BestModels
-from fit.studies.next_runs import design
-from fit.studies.next_runs.design import Linearised
+from fit.studies.next_runs.linearised import LEAST_NOISE, Linearised
 from fit.studies.next_runs.results import ByStage, ExpectedCoefficient, ExpectedCoefficients, ExpectedGap, ExpectedPlan
 
 SMALLEST_VARIANCE = 1e-300  # so that a goal without any has a finite weight
@@ -63,7 +62,7 @@ class PlanGoal:
           scatter: The noise of the fitted runs.
         """
         gaps = np.log(self.optima.loss[self.others] / self.optima.loss[self.best])
-        errors = np.maximum(scatter.total, design.LEAST_NOISE) * np.sqrt(variances[1:])
+        errors = np.maximum(scatter.total, LEAST_NOISE) * np.sqrt(variances[1:])
         return np.append(1.0, np.exp(-0.5 * (gaps / np.maximum(errors, SMALLEST_VARIANCE)) ** 2))
 
     def expected(self, errors: Array) -> ExpectedPlan:
