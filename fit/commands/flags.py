@@ -1,4 +1,4 @@
-"""Flags that several commands have: a law, names of columns, JSON; and the warnings that they print."""
+"""Flags that several commands have: a law, names of columns, JSON; and how all print JSON and warnings."""
 
 import dataclasses
 import json
@@ -67,8 +67,7 @@ class Columns(Names):
         "list",
         "Only rows with this value (state=finished), with another one (state!=crashed), with a number (loss=finite), "
         "or the last of each run (run=last). Of several values of one column any counts; all other conditions must "
-        "hold. "
-        "Names are the table's or ours.",
+        "hold. Names are the table's or ours.",
         (),
         _conditions,
     )

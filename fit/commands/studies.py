@@ -61,7 +61,6 @@ class NextCommand(NextOptions, flags.OfLaw, flags.Columns, flags.JsonOutput):
     def run(self) -> None:
         if self.base_config is not None and self.emit_sweep is None:
             raise UserError("--base_config is for --emit_sweep")
-        self.check_has_table(self.runs)
         law = load(self.law)
         next_runs = suggest.suggest(law, self.read(self.runs), self)
         if self.emit_sweep is not None:
@@ -118,7 +117,7 @@ class SurfaceCommand(SurfaceOptions, flags.Columns, flags.JsonOutput):
             figures.check_ending(self.out)
         surfaces = fit_surfaces(self.read(self.runs), self)
         if self.out:
-            from fit.render.figures import loss
+            from fit.render.figures import loss  # not at the head: matplotlib takes long to import
 
             figures.save(loss.surfaces(surfaces.budgets), self.out)
         self.show(surfaces)
@@ -159,7 +158,7 @@ class HolisticCommand(HolisticOptions, flags.Columns, flags.JsonOutput):
         width_runs = search_runs.read(self.read(self.width_runs)) if self.width_runs else None
         result = holistic(ratio_runs, width_runs, self.read(self.rank), self.read(self.refit), self)
         if self.out and result.fit:
-            from fit.render.figures import loss
+            from fit.render.figures import loss  # not at the head: matplotlib takes long to import
 
             figures.save(loss.architectures(result.fit.budgets, ratio_runs, width_runs), self.out)
         self.show(result)
