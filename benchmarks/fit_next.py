@@ -35,7 +35,8 @@ from fit.fitting.problem import Settings, prepare
 from fit.laws import FORMS
 from fit.model.architecture import PAPER
 from fit.planning.search import best_size
-from fit.studies.next_runs import next_runs
+from fit.studies.next_runs import candidates
+from fit.studies.next_runs.choose_runs import choose_runs
 from fit.table.runs import Runs, read_runs, trunks_of
 from fit.table.table import Table
 
@@ -155,7 +156,7 @@ def best_losses(coefficients: np.ndarray, flops: float) -> np.ndarray:
 
 def drawn_runs(rng: np.random.Generator, law: Law, table: Table, flops: float) -> Allocation:
     """Draws runs from the candidates until the budget is spent: log-uniform in size, tokens and experts."""
-    possible = next_runs.candidates(law, PAPER, EXPERTS, read_runs(table, JOINT.columns), flops)
+    possible = candidates.candidates(law, PAPER, EXPERTS, read_runs(table, JOINT.columns), flops)
     chosen = []
     for i in rng.permutation(len(possible)):
         if possible.flops([*chosen, i]) <= flops:
@@ -181,10 +182,10 @@ def squared_errors(seed: int, fits: int, scales: Sequence[float] = (1.0,), drawn
     true = draw_law(rng)
     law, table = pilot_of(true, rng)
     runs = read_runs(table, JOINT.columns)
-    pilot = next_runs.possible_runs(law, PAPER, *_shapes(runs))
+    pilot = candidates.possible_runs(law, PAPER, *_shapes(runs))
     flops = BUDGET * pilot.flops(range(len(pilot)))
     target = TARGET * runs.flops.max()
-    grid = next_runs.plain_grid(law, PAPER, EXPERTS, runs, flops)
+    grid = candidates.plain_grid(law, PAPER, EXPERTS, runs, flops)
     sets = {"grid": (grid.n_blocks, grid.n_experts, grid.n_tokens)}
     expected = {}
     if drawn:
@@ -194,7 +195,7 @@ def squared_errors(seed: int, fits: int, scales: Sequence[float] = (1.0,), drawn
         run, trunk, total = (scale * part for part in (noise.run, noise.trunk, noise.total))
         assumed = dataclasses.replace(noise, run=run, trunk=trunk, total=total)
         with_noise = dataclasses.replace(law, noise=assumed)
-        choice = next_runs.next_runs(with_noise, table, PAPER, EXPERTS, flops, target)
+        choice = choose_runs(with_noise, table, PAPER, EXPERTS, flops, target)
         chosen = [(t["n_blocks"], t["n_experts"], n) for t in choice["trunks"] for n in t["n_tokens"]]
         sets[f"chosen {scale:g}"] = tuple(np.array(chosen).T)
         error = choice["expected"]["log_error"]

@@ -14,7 +14,7 @@ from fit.studies.added_runs.results import AddedRuns
 from fit.studies.architecture_search.result import Holistic
 from fit.studies.next_runs.results import NextRuns
 from fit.studies.speedup.results import BaselineSpeedup, Speedup
-from fit.studies.surfaces import Surfaces
+from fit.studies.surfaces.results import Surfaces
 from fit.table.table import Table
 from fit.task_maps.maps import TaskMaps
 from fit.errors import UserError as UserError

@@ -17,25 +17,28 @@ from fit.errors import TableError, UserError
 from fit.messages.printable import printable_lines
 
 COMMANDS = {  # name: (the module of fit.commands that has it, what it does)
-    "import": ("laws", "make a table of runs of another tool's: Weights & Biases, TensorBoard, MaxText, ..."),
+    "import": ("imports", "make a table of runs of another tool's: Weights & Biases, TensorBoard, MaxText, ..."),
     "laws": ("laws", "list the laws that need no file: their columns, fitted range and source"),
     "law": ("laws", "fit a law to a table of runs"),
     "predict": ("laws", "predict the loss of one model or of a table of them"),
     "tasks": ("tasks", "map loss to the accuracies of tasks, for what a plan's model is expected to reach"),
     "plan": ("plans", "the best size, tokens and experts under constraints"),
-    "add": ("plans", "add a finished run to the table: was it as predicted, and what does the law now say"),
-    "next": ("plans", "which runs to train next"),
+    "add": ("studies", "add a finished run to the table: was it as predicted, and what does the law now say"),
+    "next": ("studies", "which runs to train next"),
     "compare": ("plans", "what several laws answer to one budget"),
-    "holistic": ("plans", "the complete architecture of a mixture for a budget, and the laws behind it fitted to runs"),
-    "speedup": ("laws", "how many times the compute a law needs for the losses of other runs"),
-    "surface": ("plans", "the loss over size and sparsity at equal FLOPs"),
+    "holistic": (
+        "studies",
+        "the complete architecture of a mixture for a budget, and the laws behind it fitted to runs",
+    ),
+    "speedup": ("studies", "how many times the compute a law needs for the losses of other runs"),
+    "surface": ("studies", "the loss over size and sparsity at equal FLOPs"),
     "table": ("pictures", "the paper's tables for any law"),
     "plot": ("pictures", "the paper's figures for any law, and a fit's own"),
     "lr": ("laws", "fit the law of peak learning rates (Eq. 10)"),
     "report": ("pictures", "one HTML page with every table and figure"),
     "page": ("pictures", "one HTML page that plans in the browser"),
 }
-OUTPUTS = ("out", "emit_config", "emit_sweep")  # flags that name a file to write
+OUTPUTS = ("out", "emit_config", "emit_sweep")  # flags that name a file to write, in any command
 UPDATED = ("add", "law")  # the command that may write its file of this flag again
 # what absl says of a flag's value
 NOT_TRUE_OR_FALSE = re.compile(r"flag (--\w+=.*): \('Non-boolean argument to boolean flag', .*\)")
@@ -158,12 +161,15 @@ def _of_flag(error: str) -> str:
 
 
 def _check_outputs(command: str, values: Any, positional: list[str]) -> None:
-    """UserError where a file to write is one that the command reads: nobody else may have a copy of it."""
+    """UserError, before the command works, where a file cannot be written, or is one that the command reads: nobody
+    else may have a copy of it."""
     from fit.options import listed
+    from fit.table.files import check_writable
 
     for name in OUTPUTS:
         output = values[name].value if name in values else None
-        if not output or not os.path.isfile(output):
+        check_writable(output)
+        if output is None or not os.path.isfile(output):
             continue
         read = [("SOURCE", path) for path in positional]
         for other in values:

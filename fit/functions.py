@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 from fit.errors import UserError
 from fit.fitting.options import FitOptions
 from fit.planning.inputs.options import CompareOptions, PlanOptions
-from fit.prediction.forecast import PredictOptions
+from fit.prediction.options import PredictOptions
 from fit.render.plot_options import PlotOptions
 from fit.render.report_options import ReportOptions
 from fit.signatures import takes_options
 from fit.studies.architecture_search.holistic import HolisticOptions
 from fit.studies.next_runs.options import NextOptions
-from fit.studies.speedup.of_runs import SpeedupOptions
-from fit.studies.surfaces import SurfaceOptions
+from fit.studies.speedup.speedup_of_runs import SpeedupOptions
+from fit.studies.surfaces.fit_surfaces import SurfaceOptions
 from fit.task_maps.options import TaskOptions
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from fit.studies.architecture_search.result import Holistic
     from fit.studies.next_runs.results import NextRuns
     from fit.studies.speedup.results import BaselineSpeedup, Speedup
-    from fit.studies.surfaces import Surfaces
+    from fit.studies.surfaces.results import Surfaces
     from fit.table.table import Table
     from fit.task_maps.maps import TaskMaps
 
@@ -142,8 +142,8 @@ def predict(law: "Law | str | os.PathLike", runs: object = None, *, options: Pre
     loaded = load(law)
     if runs is not None:
         options.check_no_model()
-        return forecast.of_table(loaded, table.read(runs))
-    return forecast.of_model(loaded, options)
+        return forecast.predict_table(loaded, table.read(runs))
+    return forecast.predict_model(loaded, options)
 
 
 @takes_options
@@ -265,11 +265,11 @@ def speedup(
       UserError: Neither a law nor a baseline is given, or both. The law cannot say what compute a loss takes, or
         reaches none of these losses. The baseline has too few runs.
     """
-    from fit.studies.speedup.of_runs import of_runs
+    from fit.studies.speedup.speedup_of_runs import speedup_of_runs
 
     if runs is None:
         raise UserError("--runs is missing: a table with n_active, n_tokens, n_experts and loss")
-    return of_runs(None if law is None else load(law), runs, options)
+    return speedup_of_runs(None if law is None else load(law), runs, options)
 
 
 @takes_options
@@ -305,9 +305,9 @@ def surface(runs: object, *, options: SurfaceOptions) -> "Surfaces":
     Raises:
       UserError: No budget has enough runs.
     """
-    from fit.studies import surfaces
+    from fit.studies.surfaces.fit_surfaces import fit_surfaces
 
-    return surfaces.fit_surfaces(runs, options)
+    return fit_surfaces(runs, options)
 
 
 @takes_options
@@ -361,6 +361,7 @@ def plot(law: "Law | str | os.PathLike", runs: object = None, *, options: PlotOp
     from fit.planning.inputs.options import experts_to_compare
     from fit.render import figures
 
+    options.check_figures([options.figure], has_runs=runs is not None)
     loaded = load(law)
     shown = experts_to_compare(loaded, options.experts)
     architecture = options.architecture(loaded)

@@ -10,7 +10,7 @@ import difflib
 import math
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from fit.errors import UserError
@@ -58,6 +58,18 @@ class Options:
             if getattr(self, name) not in (None, {}, default):
                 changed.append(name)
         return changed
+
+    def check_readers(self, flag: str, values: Collection[str], readers: Mapping[str, Collection[str]]) -> None:
+        """Raises UserError for an option that is given, but that only other values of a flag read.
+
+        Args:
+          flag: The name of the flag.
+          values: Its values here.
+          readers: {option: the values of the flag that read it}.
+        """
+        for name in self.changed(*readers):
+            if not set(values) & set(readers[name]):
+                raise UserError(f"--{name} is for --{flag}={', '.join(readers[name])}")
 
     def given(self, kind: type["Options"]) -> dict[str, Any]:
         """{field: value as JSON has it} of the fields of `kind`, a parent, that differ from their defaults."""

@@ -195,7 +195,9 @@ def test_no_module_imports_itself_by_way_of_others():
 
 
 def test_docstrings_of_folders_name_their_files():
-    for folder in "fit/model", "fit/planning", "fit/render/planner":
+    studies = [f"fit/studies/{path.parent.name}" for path in ROOT.glob("fit/studies/*/__init__.py")]
+    folders = ["fit/commands", "fit/model", "fit/planning", "fit/prediction", "fit/render/planner", *studies]
+    for folder in folders:
         files = {file.name for file in (ROOT / folder).iterdir() if file.is_file()} - {"__init__.py"}
         listed = text(f"{folder}/__init__.py")
         assert not [name for name in files if name not in listed and name.endswith((".py", ".js"))], folder

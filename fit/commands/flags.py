@@ -1,10 +1,11 @@
-"""Flags that several commands have: a law, names of columns, JSON; and the warnings that they print."""
+"""Flags that several commands have: a law, names of columns, JSON; and how all print JSON and warnings."""
 
 import dataclasses
 import json
 import sys
 from collections.abc import Iterable
 
+from fit.aliases import Json
 from fit.errors import UserError
 from fit.fitted_law import law_files
 from fit.messages import lines
@@ -66,8 +67,7 @@ class Columns(Names):
         "list",
         "Only rows with this value (state=finished), with another one (state!=crashed), with a number (loss=finite), "
         "or the last of each run (run=last). Of several values of one column any counts; all other conditions must "
-        "hold. "
-        "Names are the table's or ours.",
+        "hold. Names are the table's or ours.",
         (),
         _conditions,
     )
@@ -78,7 +78,7 @@ class Columns(Names):
         "=",
     )
 
-    def check_can_act(self, *paths: str | None) -> None:
+    def check_has_table(self, *paths: str | None) -> None:
         """Raises UserError for an option on a table where none of the tables is given."""
         of_tables = self.changed(*[field.name for field in dataclasses.fields(Columns)])
         if of_tables and not any(paths):
@@ -101,9 +101,14 @@ class JsonOutput(Options):
     def show(self, result: Result) -> None:
         """Prints a result as text or as JSON."""
         if self.json:
-            print(json.dumps(plain(result.to_dict()), indent=1, allow_nan=False))
+            print_json(result.to_dict())
         else:
             print(result)
+
+
+def print_json(values: Json) -> None:
+    """Prints what a command prints with --json."""
+    print(json.dumps(plain(values), indent=1, allow_nan=False))
 
 
 def print_findings(findings: Iterable[object]) -> None:

@@ -4,6 +4,7 @@ import dataclasses
 import shlex
 from collections.abc import Sequence
 
+from fit.commands.suggested_command import with_equals
 from fit.errors import UserError
 from fit.planning.inputs.fields_of_flags import FIELDS
 
@@ -30,7 +31,7 @@ def check(command: str, arguments: Sequence[str]) -> None:
     old = []  # arguments of earlier versions
     new = []  # all arguments as they are typed now
     of_plan = []  # what fit report now takes in --plan="..."
-    for argument in _with_values(arguments, of_python | plans | FIELDS.keys() | replaced):
+    for argument in with_equals(arguments, of_python | plans | FIELDS.keys() | replaced):
         name, equals, value = argument.removeprefix("--").partition("=")
         if not argument.startswith("--"):
             new.append(argument)
@@ -64,18 +65,6 @@ def _flags_of_plans() -> set[str]:
     from fit.render.report_options import FLAGS
 
     return (FLAGS.keys() - {"verbose"}) | FIELDS.keys() | REMOVED
-
-
-def _with_values(arguments: Sequence[str], names: set[str]) -> list[str]:
-    """The arguments, in which `--name value` of a flag of these names is --name=value."""
-    joined: list[str] = []
-    for argument in arguments:
-        before = joined[-1] if joined else ""
-        if before.removeprefix("--") in names and not argument.startswith("--"):
-            joined[-1] = f"{before}={argument}"
-        else:
-            joined.append(argument)
-    return joined
 
 
 def replacement(command: str, name: str, value: str) -> list[str]:

@@ -1,11 +1,8 @@
-"""Runs of other tools; laws: fitting them, predicting with them, comparing other runs with them; and the law of
-learning rates."""
+"""The commands of laws: those that need no file, fitting and predicting; and the law of learning rates."""
 
 import dataclasses
 import json
-import sys
 from collections.abc import Iterable
-from typing import ClassVar
 
 from fit import options
 from fit.commands import flags
@@ -16,57 +13,14 @@ from fit.fitting.fit_rates import RateOptions
 from fit.fitting.options import FitOptions
 from fit.messages import lines
 from fit.messages.finding import Finding
-from fit.messages.lines import WARNING, Line
+from fit.messages.lines import Line
 from fit.planning.uncertainty import odds_of_law
 from fit.prediction import forecast
-from fit.prediction.forecast import PredictOptions
+from fit.prediction.options import PredictOptions
 from fit.render import forms_answer, law_answer, law_details
-from fit.studies.speedup.of_runs import SpeedupOptions, of_runs
 from fit.table import selection
-from fit.table.files import check_writable, write_text
-from fit.table.importers import import_answer, tools
-from fit.table.reading import with_set
-from fit.table.table import Table, checked_units, read, write
-
-
-@dataclasses.dataclass(kw_only=True)
-class ImportCommand(flags.Columns):
-    """Make a table of runs of what another tool wrote: Weights & Biases, trackio, nanochat, TensorBoard, MaxText,
-    levanter, Hugging Face.
-
-    python -m fit import export.csv --out=runs.csv --where=state=finished --columns=loss:eval/loss,n_tokens:tokens
-    python -m fit import logs --out=runs.csv --columns=loss:eval/loss --tokens_per_step=524288 --sizes=models.csv
-    python -m fit import wandb:entity/project --out=runs.csv --where=state=finished
-    python -m fit import checkpoints --out=runs.csv
-
-    SOURCE is a file or a folder: a table of runs or a chart exported by Weights & Biases (.csv, .parquet), a project of
-    trackio (.db, .parquet), nanochat's results.csv, a folder of TensorBoard event files, a metrics file of MaxText,
-    levanter's tracker_metrics.jsonl, checkpoints with a trainer_state.json. Or it is a project on the server of Weights
-    & Biases, wandb:ENTITY/PROJECT, read with the key WANDB_API_KEY.
-    All that it does not say is asked for at once, with the command that would work. Only finished runs belong into a
-    law: give --where=state=finished.
-    """
-
-    SOURCE: ClassVar[str] = "SOURCE"  # what the command line wants beside flags
-    out: str = options.required(options.text("Table to write: .csv, .jsonl or .parquet."), ": the table to write")
-    tool: str | None = options.choice("Whose files these are; by default their names say it.", None, tools.TOOLS)
-    sizes: str | None = options.text("Table with the column run and others for it: n_active, n_experts, ...")
-    tokens_per_step: float | None = options.number("Tokens of a batch, where the source counts steps only.", least=1)
-
-    def run(self, source: str) -> None:
-        check_writable(self.out)
-        tool, rows = tools.runs(source, self.tool)
-        runs = selection.select(tools.as_table(source, rows, self.columns, tool), selection.parse(self.where))
-        joined = tools.with_sizes(runs, self.sizes)
-        if self.tokens_per_step is not None:
-            joined = tools.with_tokens(joined, self.tokens_per_step)
-        joined = with_set(joined, self.set, checked_units(self.units))
-        table = tools.table(joined, self.set, self.sizes)
-        write(table, self.out)
-        for line in import_answer.answer(source, tool, len(rows), runs, self.units):
-            print(line)
-        flags.print_findings(import_answer.warnings(joined))
-        print(f"columns: {', '.join(table.columns)}\nwritten to {self.out}")
+from fit.table.files import write_text
+from fit.table.table import Table, read, write
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -161,57 +115,21 @@ class PredictCommand(PredictOptions, flags.OfLaw, flags.Columns):
         if (self.runs is None) != (self.out is None):
             raise UserError("--runs and --out go together")
         self._check_all_can_act()
-        check_writable(self.out)
         law = load(self.law)
         if self.runs is None or self.out is None:
-            prediction = forecast.of_model(law, self)
+            prediction = forecast.predict_model(law, self)
         else:
-            prediction = forecast.of_table(law, read(self.read(self.runs)))
+            prediction = forecast.predict_table(law, read(self.read(self.runs)))
             write(prediction.table, self.out)
-        for warning in prediction.warnings:
-            print(f"warning: {warning}", file=sys.stderr)
-        if prediction.not_compared:
-            print(f"measured losses are not compared: {prediction.not_compared}", file=sys.stderr)
         if prediction.lines:
             print(prediction)
+        flags.print_findings(prediction.findings)
 
     def _check_all_can_act(self) -> None:
         """Raises UserError for an option of a single model beside a table, or of a table where there is none."""
-        self.check_can_act(self.runs)
+        self.check_has_table(self.runs)
         if self.runs is not None:
             self.check_no_model()
-
-
-@dataclasses.dataclass(kw_only=True)
-class SpeedupCommand(SpeedupOptions, flags.Columns, flags.JsonOutput):
-    """How many times the compute a law's recipe needs for the losses of other runs, and whether that grows with
-    compute.
-
-    python -m fit speedup --law=law.json --runs=variant.csv
-    python -m fit speedup --law=law.json --runs=variant.csv --by=time
-    python -m fit speedup --runs=both.csv --baseline=n_experts=64 --by=time
-
-    Without a law, --baseline names runs of the same table, at several budgets, that the others are compared with.
-    """
-
-    law: str | None = options.text("A law.json, or the name of a published law.")
-    runs: str = options.required(
-        options.text("Table of the runs: n_active, n_tokens, n_experts, loss (.csv, .jsonl, .parquet)."),
-        ": a table with n_active, n_tokens, n_experts and loss",
-    )
-
-    def run(self) -> None:
-        law = None if self.law is None else load(self.law)
-        result = of_runs(law, self.read(self.runs), self)
-        self.show(result)
-        if self.json:
-            return
-        doubts = []
-        for finding in result.findings:
-            beginning = "the law is used " if finding.code == "outside" else ""
-            doubts.append(Line(WARNING, f"{beginning}{finding}"))
-        if doubts:
-            print(lines.text(doubts), file=sys.stderr)
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -237,7 +155,6 @@ class LrCommand(RateOptions, flags.Columns):
     out: str | None = options.text("File to write the coefficients to (JSON).")
 
     def run(self) -> None:
-        check_writable(self.out)
         rates = fit_rates.fit_law(read(self.read(self.runs)), self)
         print(lines.text(rates_answer.of_fit(rates)))
         if self.out is not None:

@@ -1,7 +1,7 @@
 """The paper's tables and figures for any law, and the pages: the report and the planner."""
 
 import dataclasses
-import json
+import itertools
 import os
 
 from fit import options
@@ -17,7 +17,7 @@ from fit.render.plot_options import FigureOptions
 from fit.render.report_options import ReportOptions
 from fit.results import JSON_VERSION
 from fit.table.files import check_writable
-from fit.table.table import plain, read, write
+from fit.table.table import read, write
 
 DEFAULT_LAW = "joint-moe-2025"
 OF_A_FIT = {"5": "predicted_against_measured", "2a": "isoflop", "memory": "best_experts_against_memory"}
@@ -48,13 +48,13 @@ class TableCommand(ShapeOptions, flags.OfLaw, flags.JsonOutput):
     experts: tuple[int, ...] | None = options.experts("Numbers of experts. Default: those fitted.")
 
     def run(self) -> None:
-        check_writable(self.out)
+        self.check_readers("which", [self.which], tables.READERS)
         law = load(self.law)
         experts = () if self.experts is None else experts_to_compare(law, self.experts)
         architecture = self.architecture(law)
         rows = tables.rows_of(self.which, law, architecture, experts, self.flops, self.memory_gb, self.kv_tokens)
         if self.json:
-            print(json.dumps(plain(dict(version=JSON_VERSION, rows=rows)), indent=1))
+            flags.print_json(dict(version=JSON_VERSION, rows=rows))
         else:
             note = tables.note(self.which, law, rows)
             print("\n".join(text for text in (tables.text(rows), note) if text))
@@ -86,25 +86,23 @@ class PlotCommand(FigureOptions, flags.OfLaw, flags.Columns):
     out: str | None = options.text("With --figure: file to write; its ending sets the format, unless --format does.")
     out_dir: str | None = options.text("Without --figure: folder for the three pictures of a fit.")
     format: tuple[str, ...] = options.words("png, pdf, svg, or several of them; default: png.")
-    runs: str | None = options.text("Table of runs, for figure 5 and for points on the curves of 2a.")
+    runs: str | None = options.text("Table of runs, for figure 5 and for points on the curves of 2a and compute.")
 
     def run(self) -> None:
-        self.check_chips(self.figure)
         if (self.figure is None) == (self.out_dir is None) or (self.figure is None) != (self.out is None):
             raise UserError("expected either --figure with --out, or --out_dir")
+        if self.out_dir and self.runs is None:
+            raise UserError("--out_dir needs --runs, for predicted against measured")
         paths_of_figures = self.paths()
+        self.check_figures(paths_of_figures, has_runs=self.runs is not None)
+        self.check_has_table(self.runs)
         law = load(self.law)
         experts = experts_to_compare(law, self.experts)
         architecture = self.architecture(law)
-        if self.out_dir and self.runs is None:
-            raise UserError("--out_dir needs --runs, for predicted against measured")
-        self.check_can_act(self.runs)
         measured = figures.measured(law, self.read(self.runs))
-        if self.out_dir:
-            try:
-                os.makedirs(self.out_dir, exist_ok=True)
-            except OSError as e:
-                raise UserError(f"--out_dir={self.out_dir}: cannot be made: {e.strerror}") from e
+        self._make_folder()
+        for path in itertools.chain(*paths_of_figures.values()):
+            check_writable(path)
         for which, paths in paths_of_figures.items():
             if self.out_dir and which != "5" and "n_tokens" not in law.form.columns:
                 continue  # a law without tokens has only one picture
@@ -115,23 +113,31 @@ class PlotCommand(FigureOptions, flags.OfLaw, flags.Columns):
                 figures.save(figure, path)
                 print(path)
 
+    def _make_folder(self) -> None:
+        """Makes the folder of --out_dir where there is none. Raises UserError where it cannot be made."""
+        if self.out_dir is None:
+            return
+        try:
+            os.makedirs(self.out_dir, exist_ok=True)
+        except OSError as e:
+            raise UserError(f"--out_dir={self.out_dir}: cannot be made: {e.strerror}") from e
+
     def paths(self) -> dict[str, list[str]]:
         """{figure: paths} to write. Raises UserError where --format or an ending is none of the formats."""
         for kind in self.format:
             if kind not in figures.FORMATS:
                 raise UserError(f"--format={','.join(self.format)}: found {kind!r}, expected pdf, png or svg")
         stem, ending = os.path.splitext(self.out or "")
-        kind_of_out = ending.removeprefix(".")
-        kinds_of_out = [*figures.FORMATS]
-        if self.format:  # which says what the ending does not
-            kinds_of_out.append("")
-        if self.out and kind_of_out not in kinds_of_out:
-            raise UserError(f"--out={self.out}: expected the ending .pdf, .png or .svg, or --format")
+        is_told_by_format = bool(self.format) and not ending
+        if self.out and not is_told_by_format:
+            figures.check_ending(self.out, ", or --format")
         if self.figure:
             stems = {self.figure: stem}
         else:
             stems = {which: os.path.join(self.out_dir or "", name) for which, name in OF_A_FIT.items()}
-        kinds = self.format or (kind_of_out or "png",)
+        kinds = self.format
+        if not kinds:
+            kinds = (ending.removeprefix("."),) if self.out else ("png",)
         return {which: [f"{stem}.{kind}" for kind in kinds] for which, stem in stems.items()}
 
 
@@ -152,7 +158,7 @@ class ReportCommand(ReportOptions, flags.OfLaw, flags.Columns):
     out: str = options.text("File to write the page to.", "report.html")
 
     def run(self) -> None:
-        self.check_can_act(self.runs)
+        self.check_has_table(self.runs)
         written = report.write_report(load(self.law), self.read(self.runs), self.out, self)
         if written.plan:
             print(written.plan)
@@ -181,7 +187,7 @@ class PageCommand(flags.Columns):
     out: str = options.text("File to write the page to.", "planner.html")
 
     def run(self) -> None:
-        self.check_can_act(self.runs)
+        self.check_has_table(self.runs)
         laws = [load(law) for law in self.law or (DEFAULT_LAW,)]
         measured = figures.measured(laws[0], self.read(self.runs))
         chips = None if self.chips is None else kind_and_count(self.chips)

@@ -1,4 +1,4 @@
-"""Commands that plan: plans, several laws' plans, the next runs, architectures, surfaces at equal FLOPs."""
+"""The commands that plan: by one law, and by several."""
 
 import dataclasses
 
@@ -10,20 +10,7 @@ from fit.planning import make_comparison, make_plan
 from fit.planning.emit import plan_config
 from fit.planning.inputs.options import CompareOptions, PlanOptions
 from fit.planning.several_laws.comparison import LAWS
-from fit.render import figures
-from fit.studies.added_runs.add import add
-from fit.studies.architecture_search import search_runs
-from fit.studies.architecture_search.holistic import HolisticOptions, holistic
-from fit.studies.next_runs import next_sweep, suggest
-from fit.studies.next_runs.options import NextOptions
-from fit.studies.surfaces import SurfaceOptions, fit_surfaces
-from fit.table.files import check_writable, write_text
-
-
-def check_picture(path: str | None) -> None:
-    """Raises UserError where the ending of --out is not of a picture."""
-    if path and path.rpartition(".")[2] not in figures.FORMATS:
-        raise UserError(f"--out={path}: expected the ending .pdf, .png or .svg")
+from fit.table.files import write_text
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -44,39 +31,11 @@ class PlanCommand(PlanOptions, flags.OfLaw, flags.JsonOutput):
         if self.base_config is not None and self.emit_config is None:
             raise UserError("--base_config is for --emit_config")
         law = load(self.law)
-        check_writable(self.emit_config)
         plan = make_plan.plan(law, self)
         if self.emit_config is not None:
             write_text(self.emit_config, plan_config.source(law, plan, self.base_config))
             plan = dataclasses.replace(plan, emitted=self.emit_config)
         self.show(plan)
-
-
-@dataclasses.dataclass(kw_only=True)
-class AddCommand(flags.OfLaw, flags.Names, flags.JsonOutput):
-    """Add a finished run to the table of runs, say whether it ended as the law predicted, and fit the law again.
-
-    python -m fit add --law=law.json --run=runs/planned --runs=runs.csv
-    python -m fit add --law=law.json --run=theirs.csv --runs=runs.csv --out=new_law.json
-
-    Of a workdir every finished branch is added; one that the table has already stays as it is. The run of another
-    trainer comes as a table: python -m fit import SOURCE --out=theirs.csv makes it. A published law is not fitted
-    again, and starts a table where there is none. A sweep writes its own runs.csv anew: add to a copy of it.
-    """
-
-    run_: str = options.required(
-        options.text("Workdir of jmoe.train, or a table of runs, such as fit import writes."),
-        ": a workdir of jmoe.train, or a table of runs",
-    )
-    runs: str = options.required(
-        options.text("The table to add to: .csv, .jsonl or .parquet."), ": the table to add to"
-    )
-    out: str | None = options.text("File to write the law of all runs to (JSON), with as many draws as --law has.")
-    mix_corpora: bool = options.switch("Add the run of another text.")
-
-    def run(self) -> None:
-        law = load(self.law)
-        self.show(add(law, self.run_, self.runs, self.out, self.mix_corpora, self.columns, self.units))
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -94,96 +53,3 @@ class CompareCommand(CompareOptions, flags.JsonOutput):
         if not self.laws or not all(self.laws):
             raise UserError(f"--laws={','.join(self.laws)}: expected laws separated by commas")
         self.show(make_comparison.compare([load(law, "laws") for law in self.laws], self))
-
-
-@dataclasses.dataclass(kw_only=True)
-class NextCommand(NextOptions, flags.OfLaw, flags.Columns, flags.JsonOutput):
-    """Which runs to train next, so that a law's answer becomes surer: the best set within a budget of training FLOPs.
-
-    python -m fit next --law=law.json --runs=runs.csv --flops=1e13 --target_flops=1e15 \
---emit_sweep=configs/sweeps/next.py
-    python -m fit next --law=law.json --runs=runs.csv --flops=1e13 --goal=coefficients --coefficients=E_max,c
-    """
-
-    runs: str = options.required(options.text("The table of runs that the law was fitted to."))
-    emit_sweep: str | None = options.text("Write the runs as a sweep file (.py) for launch.sweep.")
-    base_config: str | None = options.text("Config file that --emit_sweep starts from; default: the law's own.")
-
-    def run(self) -> None:
-        if self.base_config is not None and self.emit_sweep is None:
-            raise UserError("--base_config is for --emit_sweep")
-        self.check_can_act(self.runs)
-        law = load(self.law)
-        check_writable(self.emit_sweep)
-        next_runs = suggest.suggest(law, self.read(self.runs), self)
-        if self.emit_sweep is not None:
-            sweep = next_sweep.sweep_source(law, self.architecture(law), next_runs, self.base_config)
-            write_text(self.emit_sweep, sweep)
-        self.show(next_runs)
-
-
-@dataclasses.dataclass(kw_only=True)
-class HolisticCommand(HolisticOptions, flags.Columns, flags.JsonOutput):
-    """The complete architecture of a mixture for a budget, by the holistic laws of Wan et al. 2026; or those laws
-    fitted.
-
-    python -m fit holistic --flops=1e21
-    python -m fit holistic --runs=phase1/runs.csv --width_runs=phase2/runs.csv --flops=1e21
-    python -m fit holistic --rank=runs.csv
-    python -m fit holistic --refit=runs.csv
-
-    The first takes the published laws and says which coefficients are published, which were recovered from the paper's
-    tables and which are missing. The second fits them to runs of configs/sweeps/holistic_phase1.py and
-    holistic_phase2.py. The third tests whether architectures keep their rank when the width changes. The last fits
-    Eq. 2, the best FLOPs per token and tokens for each budget, once more: to runs of several sizes at each budget,
-    built as the search found best.
-    """
-
-    runs: str | None = options.text("Table of runs at several M/N_a and N/N_a, to fit their laws.")
-    width_runs: str | None = options.text("Table of runs at several widths, to fit the law of d_model.")
-    rank: str | None = options.text(
-        "Table of runs of several architectures, each at several widths, to compute their rank correlations."
-    )
-    refit: str | None = options.text("Table of runs of several sizes at each budget, to fit Eq. 2.")
-    out: str | None = options.text("With --runs or --width_runs: picture to write, .png, .pdf or .svg.")
-
-    def run(self) -> None:
-        if self.out is not None and self.runs is None and self.width_runs is None:
-            raise UserError("--out needs --runs or --width_runs")
-        check_picture(self.out)
-        self.check_can_act(self.runs, self.width_runs, self.rank, self.refit)
-        ratio_runs = search_runs.read(self.read(self.runs)) if self.runs else None
-        width_runs = search_runs.read(self.read(self.width_runs)) if self.width_runs else None
-        result = holistic(ratio_runs, width_runs, self.read(self.rank), self.read(self.refit), self)
-        if self.out and result.fit:
-            from fit.render.figures import loss
-
-            figures.save(loss.architectures(result.fit.budgets, ratio_runs, width_runs), self.out)
-        self.show(result)
-
-
-@dataclasses.dataclass(kw_only=True)
-class SurfaceCommand(SurfaceOptions, flags.Columns, flags.JsonOutput):
-    """Fit the isoFLOP surface of each budget: the loss over total parameters and sparsity, and the best of both.
-
-    python -m fit surface --runs=runs.csv
-    python -m fit surface --runs=runs.csv --out=surface.svg
-
-    The table has n_active, n_total, n_tokens, loss, and sparsity or n_experts with top_k. Intervals come from 100
-    refits to 80% of the runs each; every refit also predicts the rest.
-    """
-
-    runs: str = options.required(
-        options.text("Table of runs at several sizes and sparsities of equal FLOPs: .csv, .jsonl or .parquet."),
-        ": a table of runs at several sizes and sparsities",
-    )
-    out: str | None = options.text("Picture of the surfaces to write: .png, .pdf or .svg.")
-
-    def run(self) -> None:
-        check_picture(self.out)
-        surfaces = fit_surfaces(self.read(self.runs), self)
-        if self.out:
-            from fit.render.figures import loss
-
-            figures.save(loss.surfaces(surfaces.budgets), self.out)
-        self.show(surfaces)

@@ -13,10 +13,10 @@ def with_flags(name: str, flags: Collection[str], arguments: Sequence[str], erro
     """The line that an error about a table ends with: the command with the flags that settle it.
 
     Args:
-      name: the command.
-      flags: those that the command has.
-      arguments: what the user typed behind its name.
-      error: the error.
+      name: The command.
+      flags: Those that the command has.
+      arguments: What the user typed behind its name.
+      error: The error.
 
     Returns:
       The line with a line break before it; "" where there are no such flags, or the command lacks one of them.
@@ -33,35 +33,39 @@ def _merged(words: Sequence[str], flag: str, values: Mapping[str, str]) -> list[
     """The words of a command with these values of a flag, beside those that it has.
 
     Args:
-      words: what the user typed.
-      flag: its name.
+      words: What the user typed.
+      flag: Its name.
       values: {name: value} of a flag with pairs, {value: ""} of one with several values, {"": value} of one with a
         single value.
     """
-    start = f"--{flag}"
+    start = f"--{flag}="
     pairs: dict[str, str] = {}
     others = []
-    place = None
-    i = 0
-    while i < len(words):
-        typed = None
-        if words[i].startswith(f"{start}="):
-            typed = words[i].removeprefix(f"{start}=")
-        elif words[i] == start and i + 1 < len(words):
-            i += 1
-            typed = words[i]
-        if typed is None:
-            others.append(words[i])
-        else:
+    place = None  # among the others, of the flag where it was typed last
+    for word in with_equals(words, {flag}):
+        if word.startswith(start):
             place = len(others)
-            pairs = _pairs_of(flag, typed)
-        i += 1
+            pairs = _pairs_of(flag, word.removeprefix(start))
+        else:
+            others.append(word)
     pairs |= values
     mark = MARKS.get(flag, "")
-    word = f"{start}=" + ",".join(f"{key}{mark}{value}" for key, value in pairs.items())
+    word = start + ",".join(f"{key}{mark}{value}" for key, value in pairs.items())
     if place is None:
         place = len(others)
     return [*others[:place], word, *others[place:]]
+
+
+def with_equals(words: Sequence[str], flags: Collection[str]) -> list[str]:
+    """The words of a command, in which `--name value` of one of these flags is --name=value."""
+    joined: list[str] = []
+    for word in words:
+        before = joined[-1] if joined else ""
+        if before.startswith("--") and before.removeprefix("--") in flags and not word.startswith("--"):
+            joined[-1] = f"{before}={word}"
+        else:
+            joined.append(word)
+    return joined
 
 
 def _pairs_of(flag: str, typed: str) -> dict[str, str]:

@@ -4,7 +4,6 @@ import dataclasses
 
 from fit import options
 from fit.commands import flags
-from fit.table.files import check_writable
 from fit.task_maps import fit_maps
 from fit.task_maps.options import TaskOptions
 
@@ -24,7 +23,6 @@ class TasksCommand(TaskOptions, flags.Columns, flags.JsonOutput):
     out: str | None = options.text("File to write the maps to (JSON), for fit plan --task_map.")
 
     def run(self) -> None:
-        check_writable(self.out)
         maps = fit_maps.fit_tasks(self.read(self.runs), self)
         self.show(maps)
         if self.out is not None:

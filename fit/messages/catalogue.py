@@ -145,6 +145,8 @@ CATALOGUE = {
     ),
     # tables, and models beyond those of the law
     "outside": Kind("outside the fitted range: {outside}"),
+    "law_used_outside": Kind("the law is used outside the fitted range: {outside}"),
+    "losses_not_compared": Kind("measured losses are not compared: {why}"),
     "rows_without_loss": Kind("rows without a loss, which are skipped: {count}"),
     "beyond_baseline": Kind(
         "losses beyond the baseline's runs: {count}; the farthest takes {factor:.2f} times the largest of their costs"

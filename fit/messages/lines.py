@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from fit.messages.printable import printable
 from fit.messages.units import say
 
 WIDTH = 120  # characters of a line
@@ -50,7 +51,7 @@ def rows(detail: Iterable[str]) -> Line:
 
 def warnings(findings: Iterable[object]) -> list[Line]:
     """A line for each finding."""
-    return [Line(WARNING, str(finding)) for finding in findings]
+    return [Line(WARNING, printable(str(finding))) for finding in findings]
 
 
 def joined(parts: Iterable[list[Line]]) -> Iterator[Line]:

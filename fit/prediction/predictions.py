@@ -49,7 +49,7 @@ def predict(law: Law, table: Table) -> Predictions:
     """The losses of the models of a table.
 
     Raises:
-      UserError: for a value that no model has.
+      UserError: A value is one that no model has, or a number of experts one for which the law does not hold.
     """
     values = law.columns_of(table)
     with warnings.catch_warnings():
@@ -64,10 +64,10 @@ def predict(law: Law, table: Table) -> Predictions:
     if law.tuning:
         columns |= _tuned(law.tuning, table)
     inside = extrapolation.are_inside(law, **values)
-    outside = [""] * len(table)
-    for i in np.flatnonzero(~inside):
+    outside = []
+    for i in range(len(table)):
         model = {name: column[i] for name, column in values.items()}
-        outside[i] = in_words(extrapolation.outside(law, **model))
+        outside.append("" if inside[i] else in_words(extrapolation.outside(law, **model)))
     columns["outside_fitted_range"] = outside
     odd = unlikely(values)
     findings = [odd] if odd else []
@@ -138,17 +138,17 @@ def against_measured(law: Law, table: Table, columns: dict[str, list]) -> str:
     """A sentence that compares the measured losses of a table with the predictions.
 
     Args:
-      columns: those that `predict` returns.
+      columns: Those that `predict` returns.
 
     Raises:
-      UserError: where a loss of the table is not a number.
+      UserError: A loss of the table is not a number.
     """
-    error = np.log(table.numbers("loss") / np.array(columns["predicted_loss"]))
+    log_errors = np.log(table.numbers("loss") / np.array(columns["predicted_loss"]))
     differs = ""
     outside = sum(map(bool, columns["outside_fitted_range"]))
-    if _others(table, "vocab_size", law.models.vocab_size):
+    if _has_another(table, "vocab_size", law.models.vocab_size):
         differs = ", and their vocabulary is not the law's: nats per token of both do not compare"
-    elif _others(table, "corpus_fingerprint", law.models.corpus):
+    elif _has_another(table, "corpus_fingerprint", law.models.corpus):
         differs = ", and their text is not the law's"
     covered = ""
     if "predicted_loss_low" in columns:
@@ -159,13 +159,15 @@ def against_measured(law: Law, table: Table, columns: dict[str, list]) -> str:
         count = int(np.sum((low <= loss) & (loss <= high)))
         covered = f"; {count} lie between the {first:g}th and {last:g}th percentile predicted for a run"
     return (
-        f"{len(table)} measured losses are {np.expm1(error.mean()):+.2%} off {law.name} on average and scatter by "
-        f"{error.std():.2%} around that; {outside} of the models lie outside its fitted range"
+        f"{len(table)} measured losses are {np.expm1(log_errors.mean()):+.2%} off {law.name} on average and scatter by "
+        f"{log_errors.std():.2%} around that; {outside} of the models lie outside its fitted range"
         f"{covered}{differs}"
     )
 
 
-def _others(table: Table, column: str, known: object) -> bool:
-    """Whether any row of the table has another value than the law's, `known`. False if that is not known."""
+def _has_another(table: Table, column: str, of_law: object) -> bool:
+    """Whether any row of the table has another value than the law's runs. False where theirs is not known."""
+    if of_law is None:
+        return False
     values = {str(value).removesuffix(".0") for value in table.column_or(column, "") if value not in (None, "")}
-    return known is not None and bool(values - {str(known)})
+    return bool(values - {str(of_law)})

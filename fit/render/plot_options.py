@@ -1,11 +1,21 @@
 """Options of pictures of a law: those of `fit.plot` and `fit plot`, and those of `fit.plot` alone."""
 
 import dataclasses
+from collections.abc import Collection
 
 from fit.errors import UserError
 from fit.options import choice, experts, numbers, path, text
 from fit.planning.inputs.options import ShapeOptions
 from fit.render.figures import COMPUTE, FIGURES, ON_CHIPS
+
+WITH_RUNS = ("2a", "5", COMPUTE)  # figures that show runs
+# {option: figures that read it}
+READERS = dict(
+    flops=("1a", "2a", "2b", "3", "4", "memory", *ON_CHIPS),
+    experts=("1a", "2a", "2b", "3", "4", "memory", COMPUTE, *ON_CHIPS),
+    chips=tuple(ON_CHIPS),
+    speeds=tuple(ON_CHIPS),
+)
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -25,10 +35,11 @@ class FigureOptions(ShapeOptions):
         """The training budgets; none where the default is meant."""
         return self.flops or ()
 
-    def check_chips(self, figure: str | None) -> None:
-        """Raises UserError where options of chips are given for a figure that has none."""
-        if figure not in ON_CHIPS and self.changed("chips", "speeds"):
-            raise UserError(f"--{self.changed('chips', 'speeds')[0]} is for --figure=hours")
+    def check_figures(self, drawn: Collection[str], has_runs: bool) -> None:
+        """Raises UserError for an option that is given, or runs, that none of the figures drawn reads."""
+        self.check_readers("figure", drawn, READERS)
+        if has_runs and not set(drawn) & set(WITH_RUNS):
+            raise UserError(f"--runs is for --figure={', '.join(WITH_RUNS)}")
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -41,7 +52,3 @@ class PlotOptions(FigureOptions):
         COMPUTE,
         (COMPUTE, *FIGURES, *ON_CHIPS),
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.check_chips(self.figure)

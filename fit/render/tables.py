@@ -213,6 +213,8 @@ def _farthest_outside(law: Law, ends: Sequence[tuple[float, float]], n_experts: 
 
 
 TABLES = ("1", "2", "4", "5")
+# {option of fit table: the tables that read it}
+READERS = dict(flops=("1", "2", "5"), shape=("1", "2", "5"), memory_gb=("2",), kv_tokens=("2",))
 
 
 def rows_of(

@@ -10,6 +10,7 @@ memory.py   loss under a memory limit (1a), models of equal memory (3), the best
 import contextlib
 import copy
 import io
+import os
 from typing import IO, TYPE_CHECKING
 
 import numpy as np
@@ -49,6 +50,12 @@ PAPER_FLOPS = (1e20, 1e21, 1e22)  # of its figures, for a published law
 PAPER_SINGLE_FLOPS = {"1a": 1e22, "3": 5e22, "4": 5e22}  # of its figures of one budget
 PAPER_SIZES = (2e9, 5e9, 10e9)  # of dense models whose memory is the limit
 PAPER_SERVED_TOKENS = 1e11
+
+
+def check_ending(path: str, instead: str = "") -> None:
+    """Raises UserError where the ending of a file is none of FORMATS. instead: what may be typed in its place."""
+    if os.path.splitext(path)[1].removeprefix(".") not in FORMATS:
+        raise UserError(f"--out={path}: expected the ending .pdf, .png or .svg{instead}")
 
 
 def save(figure: "Figure", file: str | IO[bytes]) -> None:

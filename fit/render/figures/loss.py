@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
-from fit.aliases import Array, Floats, Json, Numbers
+from fit.aliases import Array, Floats, Numbers
 from fit.errors import UserError
 from fit.fitted_law import extrapolation, planned_models
 from fit.fitted_law.law import Law
@@ -23,7 +23,8 @@ from fit.planning.search import best_size, unconstrained
 from fit.render.figures import style
 from fit.studies.architecture_search.fitted import BestRatio, BudgetFit, RatiosFit, WidthFit
 from fit.studies.architecture_search.search_runs import SearchRuns
-from fit.studies.surface import sparsity_range
+from fit.studies.surfaces.results import BudgetSurface
+from fit.studies.surfaces.within_runs import sparsity_range
 from fit.table.runs import Runs
 
 # Sizes (n_active), each with a line; above MOST_SIZES only SOME_SIZES have lines.
@@ -262,28 +263,27 @@ def _loss_against_tokens(law: Law, architecture: Architecture, axis: Axes, runs:
 
 
 @style.in_style()
-def surfaces(rows: Sequence[Json]) -> Figure:
-    """A panel for each of the largest budgets of surface.of_table: contours of the loss, the runs, the best sparsity of
-    each size, and the best of both."""
-    rows = rows[-MOST_SURFACES:]
-    figure, axes = style.panels(len(rows), sharey=True)
-    for axis, row in zip(axes, rows, strict=True):
-        surface = row["surface"]
-        run_sizes, run_sparsity = row["points"]
+def surfaces(budgets: Sequence[BudgetSurface]) -> Figure:
+    """A panel for each of the largest budgets: contours of the loss, the runs, the best sparsity of each size, and the
+    best of both."""
+    largest = budgets[-MOST_SURFACES:]
+    figure, axes = style.panels(len(largest), sharey=True)
+    for axis, budget in zip(axes, largest, strict=True):
+        surface = budget.surface
         sizes = np.geomspace(*surface.size, 80)
         sparsity = -np.expm1(-np.linspace(*(-np.log1p(-np.array(surface.sparsity))), 80))
-        low, high = sparsity_range(run_sizes, run_sparsity, sizes)
+        low, high = sparsity_range(budget.n_total, budget.sparsity, sizes)
         within = (sparsity[:, None] >= low - 1e-6) & (sparsity[:, None] <= high + 1e-6)  # no contours beyond the runs
         loss = np.where(within, surface.loss(sizes[None], sparsity[:, None]), np.nan)
         lines = axis.contour(sizes, -np.log1p(-sparsity), loss, 12, cmap="viridis", linewidths=0.8)
         axis.clabel(lines, fontsize=5)
-        axis.plot(run_sizes, -np.log1p(-run_sparsity), "o", color="0.5", markersize=2)
+        axis.plot(budget.n_total, -np.log1p(-budget.sparsity), "o", color="0.5", markersize=2)
         axis.plot(sizes, -np.log1p(-surface.best_sparsity(sizes, (low, high))[0]), color="black")
-        axis.plot(row["best"]["n_total"], -np.log1p(-row["best"]["sparsity"]), "*", color="black", markersize=7)
+        axis.plot(budget.best.n_total, -np.log1p(-budget.best.sparsity), "*", color="black", markersize=7)
         style.log_axis(axis.xaxis, *surface.size)
-        ticks = np.unique(run_sparsity)
+        ticks = np.unique(budget.sparsity)
         axis.set_yticks(-np.log1p(-ticks), [f"{t:.3g}" for t in ticks])
-        axis.set(xlabel="total parameters", title=f"{units.flops(row['flops'])} FLOPs")
+        axis.set(xlabel="total parameters", title=f"{units.flops(budget.flops)} FLOPs")
     axes[0].set_ylabel("sparsity")
     return figure
 

@@ -2,19 +2,19 @@
 
 from collections.abc import Iterator
 
-from fit.aliases import Json
-from fit.messages.lines import WARNING, Line
+from fit.messages import lines
+from fit.messages.lines import Line
 from fit.messages.printable import printable
 from fit.messages.units import say
-from fit.studies.added_runs.added import MODEL, label_of
-from fit.studies.added_runs.results import AddedRun, AddedRuns
+from fit.studies.added_runs.new_rows import MODEL, label_of
+from fit.studies.added_runs.results import AddedRun, AddedRuns, PlanChange
 
 PREDICTED = "predicted {predicted_loss:.4f}, measured {loss:.4f} ({off:+.2%}){interval}"
 INTERVAL = ", {where} its {share:g}% interval, {low:.4f} to {high:.4f}"
 NO_INTERVAL = "; the law has no interval"
 REFITTED = "the law fitted again, with this run, says {refitted_loss:.4f}"
-PLANS = "the best plan of {flops:flops} FLOPs had a loss of {before_loss:.4f} ({before_model})"
-PLANS_AFTER = "  and has {after_loss:.4f} by the law fitted again ({after_model})"
+PLAN_BEFORE = "the best plan of {flops:flops} FLOPs had a loss of {loss:.4f} ({model})"
+PLAN_AFTER = "  and has {loss:.4f} by the law fitted again ({model})"
 
 
 def answer(result: AddedRuns) -> Iterator[Line]:
@@ -23,7 +23,7 @@ def answer(result: AddedRuns) -> Iterator[Line]:
         yield _of_run(run, result.percentiles)
     for plan in result.plans:
         yield _of_plan(plan)
-    yield from (Line(WARNING, printable(warning)) for warning in result.warnings)
+    yield from lines.warnings(result.findings)
     table = printable(result.table)
     yield from (Line(printable(run), f"in {table} already, left as it is") for run in result.known)
     yield Line(table, f"{len(result.runs)} added, {result.n_runs} runs")
@@ -46,9 +46,8 @@ def _of_run(run: AddedRun, percentiles: list[float]) -> Line:
     return Line(printable(label_of(run)), predicted, tuple(more))
 
 
-def _of_plan(row: Json) -> Line:
+def _of_plan(change: PlanChange) -> Line:
     """The best plan of a budget before and after the fit with the new runs."""
-    models = {f"{name}_model": say(MODEL, **row[name]) for name in ("before", "after")}
-    losses = {f"{name}_loss": row[name]["loss"] for name in ("before", "after")}
-    after = say(PLANS_AFTER, **models, **losses)
-    return Line("", say(PLANS, flops=row["flops"], **models, **losses), (after,))
+    before = say(PLAN_BEFORE, flops=change.flops, loss=change.before.loss, model=say(MODEL, **change.before))
+    after = say(PLAN_AFTER, loss=change.after.loss, model=say(MODEL, **change.after))
+    return Line("", before, (after,))

@@ -36,6 +36,25 @@ class AddedRun(Record):
     refitted_loss: float | None = optional()
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PlannedModel(Record):
+    """The best model of a law for a budget."""
+
+    n_experts: int
+    n_active: float
+    n_tokens: float
+    loss: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PlanChange(Record):
+    """The best model for a budget of training FLOPs, by the law before and after the runs were added."""
+
+    flops: float
+    before: PlannedModel
+    after: PlannedModel
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class AddedRuns(WithFindings):
     """Runs added to a table, and the law's predictions for them.
@@ -57,7 +76,7 @@ class AddedRuns(WithFindings):
     n_runs: int
     runs: list[AddedRun]
     known: list[str]
-    plans: list[Json]
+    plans: list[PlanChange]
     percentiles: list[float]
     next: str
 

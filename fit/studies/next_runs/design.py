@@ -10,12 +10,10 @@ diagonal matrix of how many times as much as large runs each one scatters. Then
   A = sum over trunks of J' J, + P                            it treats the runs of a trunk as independent
   B = sum over trunks of J' R C R J, + P
 
-P is a prior that each of the law's parameters, by the solver's coordinates, lies within about PRIOR of zero. It keeps
-finite the variance of what no run identifies. The search minimises the goals' variances g' information^-1 g. It adds
-runs greedily. Then it leaves out one run or trunk and spends its cost again, as long as that helps. The errors
-reported are those of least squares.
-
-A trunk is trained once, up to where its longest budget begins to decay. Each budget also costs its own decay.
+P is a prior that each of the law's parameters, by the solver's coordinates, lies within about PRIOR (linearised.py) of
+zero. It keeps finite the variance of what no run identifies. The search minimises the goals' variances
+g' information^-1 g. It adds runs greedily. Then it leaves out one run or trunk and spends its cost again, as long as
+that helps. The errors reported are those of least squares.
 
 Axes: n coefficients, c candidates, g goals, k runs, m models (trunks). Units are such that the information of the fit's
 runs is 1.
@@ -23,76 +21,22 @@ runs is 1.
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
-from fit.aliases import Array, ByName, Ints
-from fit.fitted_law.law import Law
-from fit.fitted_law.parts import Scatter
-from fit.fitting import noise
-from fit.fitting.problem import Problem, Settings, prepare
-from fit.model.architecture import training_flops
-from fit.table.runs import Runs
-from fit.table.table import Table
+from fit.aliases import Array, Ints
+from fit.studies.next_runs.candidates import PossibleRuns
+from fit.studies.next_runs.linearised import Linearised, correlation, scaled
 
-PRIOR = 10.0  # as the default weight decay of a fit to few runs
-UNKNOWN_SHARE = 0.5  # of the noise that a trunk's runs share, where the fitted runs show no trunks
-MOST_SHARED = 0.95  # else a second run of a trunk would be known to the last digit
 GAIN = 1e-3  # a run that makes the goals' variances smaller by less than this share is not worth training
 PASSES = 3  # of the exchange, at most
 TRIED = 2  # first runs tried instead of those left out
-LEAST_NOISE = 1e-6  # of log loss: nothing is known better than this
-ROWS_AT_ONCE = 2048  # rows per batch of gradients, so that several questions share one compiled program
-
-
-@dataclasses.dataclass(frozen=True)
-class Possible:
-    """Runs that could be trained.
-
-    Attributes:
-      n_blocks, n_experts, n_tokens: int [k], of each run.
-      model: int [k], equal for the runs of one model, which are branches of one trunk.
-      n_active: float [k], active parameters.
-      columns: what the law reads of the runs, by name; each broadcasts to [k].
-      decay: the share of each budget that its branch trains alone.
-      scatter: float [k], how many times as much as large runs each one scatters around the law.
-    """
-
-    n_blocks: np.ndarray
-    n_experts: np.ndarray
-    n_tokens: np.ndarray
-    model: np.ndarray
-    n_active: np.ndarray
-    columns: ByName
-    decay: float
-    scatter: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.model)
-
-    def _trunks(self, chosen: Ints) -> tuple[Array, Array]:
-        """([k] training FLOPs of each run alone; [m] those of the longest of the runs `chosen` of each model)."""
-        alone = training_flops(self.n_active, self.n_tokens)
-        longest = np.zeros(self.model.max() + 1)
-        np.maximum.at(longest, self.model[chosen], alone[chosen])
-        return alone, longest
-
-    def flops(self, chosen: Ints) -> float:
-        """Training FLOPs of the runs `chosen` (indices), those of one model as branches of one trunk."""
-        chosen = np.asarray(chosen, int)
-        alone, longest = self._trunks(chosen)
-        return float((1 - self.decay) * longest.sum() + self.decay * alone[chosen].sum())
-
-    def flops_of_one_more(self, chosen: Ints) -> Array:
-        """[k]: FLOPs that each run adds to the runs `chosen`."""
-        alone, longest = self._trunks(chosen)
-        return (1 - self.decay) * np.maximum(alone - longest[self.model], 0) + self.decay * alone
 
 
 @dataclasses.dataclass(frozen=True)
 class Design:
-    """The problem of choosing among Possible runs.
+    """The problem of choosing among possible runs.
 
     Attributes:
       possible: the candidates.
@@ -103,7 +47,7 @@ class Design:
       shared: s above.
     """
 
-    possible: Possible
+    possible: PossibleRuns
     jacobian: np.ndarray
     goals: np.ndarray
     weights: np.ndarray
@@ -112,26 +56,31 @@ class Design:
     spread: np.ndarray
     shared: float
 
+    def variances_with(self, chosen: Ints) -> Array:
+        """[g]: the variances of a fit that has the candidates `chosen` (indices) too."""
+        chosen = np.asarray(chosen, int)
+        return self.variances(self.jacobian[chosen], self.possible.model[chosen], self.possible.scatter[chosen])
+
     def variances(self, jacobian: Array, model: Array, scatter: Array) -> Array:
         """Variances of the goals, over the noise's variance, of a least-squares fit that has further runs too.
 
         Args:
           jacobian: [k, n], gradients of the further runs.
           model: [k], their models.
-          scatter: [k], as that of Possible.
+          scatter: [k], as that of PossibleRuns.
 
         Returns:
           [g].
         """
         v = np.linalg.solve(self.normal + jacobian.T @ jacobian, self.goals.T)
-        scattered = _scaled(jacobian, scatter)
+        scattered = scaled(jacobian, scatter)
         spread = self.spread + scattered.T @ correlation(model, self.shared) @ scattered
         return np.einsum("ng,nm,mg->g", v, spread, v)
 
     @functools.cached_property
     def _in_scatter(self) -> Array:
         """[c, n], gradients of the candidates over their scatter: R^-1 J above."""
-        return _scaled(self.jacobian, 1 / self.possible.scatter)
+        return scaled(self.jacobian, 1 / self.possible.scatter)
 
     def _by_model(self, chosen: Array) -> tuple[Array, Array, Array]:
         """Sums over the chosen runs of each model.
@@ -172,37 +121,6 @@ class Design:
         variance = (1 - self.shared * runs * share)[model]
         u = np.linalg.solve(self._information(chosen), innovation.T)
         return self.weights @ (self.goals @ u) ** 2 / (variance + np.einsum("cn,nc->c", innovation, u))
-
-
-def _scaled(rows: Array, factors: Array) -> Array:
-    """Rows [k, n], each times its factor [k]."""
-    return rows * factors[:, None]
-
-
-def correlation(model: Array, shared: float) -> Array:
-    """[k, k]: C above, of the errors of runs of these models [k]."""
-    return shared * (model[:, None] == model) + (1 - shared) * np.eye(len(model))
-
-
-def _with_correlation(rows: Array, trunks: Array, shared: float, inverse: bool = False) -> Array:
-    """rows' C rows, or rows' C^-1 rows, trunk by trunk: without the matrix of k^2 numbers.
-
-    Args:
-      rows: [k, n], of runs.
-      trunks: [k], their trunks.
-      shared: s above.
-      inverse: whether to take C^-1.
-
-    Returns:
-      [n, n].
-    """
-    counts = np.bincount(trunks)
-    sums = np.zeros((len(counts), rows.shape[1]))
-    np.add.at(sums, trunks, rows)
-    if inverse:
-        share = shared / (1 + (counts - 1) * shared)
-        return (rows.T @ rows - (share * sums.T) @ sums) / (1 - shared)
-    return (1 - shared) * rows.T @ rows + shared * sums.T @ sums
 
 
 def fill(design: Design, chosen: Ints, flops: float, by_cost: bool) -> tuple[list[int], float]:
@@ -284,75 +202,15 @@ def _starts(design: Design, rest: list[int], left_out: set[int], flops: float) -
                 yield [*rest, int(i)], by_cost
 
 
-@dataclasses.dataclass(frozen=True)
-class Linearised:
-    """A law near its fit, by the solver's coordinates, in units in which the information of its runs is 1.
-
-    Attributes:
-      jacobians: [k, n] of each set of columns: gradients of its log losses.
-      of_coefficients: [n, n], gradients of the law's coefficients.
-      normal, spread: [n, n], A and B above of the fitted runs, whose information is 1.
-      shared: s above.
-    """
-
-    jacobians: list[Array]
-    of_coefficients: Array
-    normal: Array
-    spread: Array
-    shared: float
-
-
-def linearised(law: Law, runs: Runs, scatter: Scatter, parts: Sequence[ByName]) -> Linearised:
-    """Linearises a law near its fit. Needs jax in float64.
-
-    Args:
-      law: a fit to `runs`.
-      runs: those that it was fitted to.
-      scatter: their noise, with its parts.
-      parts: sets of columns whose losses are in question; each broadcasts to [k].
-    """
-    problem, ends = _problem_of(law, runs, parts)
-    free = law.form.to_params(law.coefficients)
-    x = problem.centre(free[None])
-    of_fitted, *of_parts, _ = np.split(noise.sensitivity(problem, free)[1], ends)
-    to_free = noise.derivative(problem.params_of, x)
-    to_coefficients = noise.derivative(lambda x: law.form.to_coefficients(problem.params_of(x)), x)
-    moving = problem.data["moving"]
-    fixed = np.diag(1.0 - moving)  # a coefficient that is fixed has no error: any information will do
-
-    total = max(scatter.total, LEAST_NOISE)
-    prior = (to_free.T @ to_free * np.outer(moving, moving) + fixed) * (total / PRIOR) ** 2
-    shared = UNKNOWN_SHARE
-    trunks = np.arange(len(runs))
-    if runs.trunks is not None and scatter.trunk is not None:
-        shared = min((scatter.trunk / total) ** 2, MOST_SHARED)
-        trunks = runs.trunks
-    root_weights = np.sqrt(runs.weights)
-    relative = scatter.ratio_at(runs.flops)
-    root_weighted = _scaled(of_fitted, root_weights)
-    known = root_weighted if scatter.growth is None else _scaled(of_fitted, 1 / relative)
-    information = prior + _with_correlation(known, trunks, shared, inverse=True)
-    scattered = _scaled(of_fitted, runs.weights * relative)
-    unit = np.linalg.inv(np.linalg.cholesky(information)).T  # x = unit @ new coordinates
-    return Linearised(
-        jacobians=[part @ unit for part in of_parts],
-        of_coefficients=to_coefficients * moving @ unit,
-        normal=unit.T @ (prior + root_weighted.T @ root_weighted) @ unit,
-        spread=unit.T @ (prior + _with_correlation(scattered, trunks, shared)) @ unit,
-        shared=shared,
+def of_candidates(linear: Linearised, possible: PossibleRuns, jacobian: Array, goals: Array) -> Design:
+    """The Design of candidates with gradients [c, n] and goals [g, n], all of weight 1."""
+    return Design(
+        possible=possible,
+        jacobian=jacobian,
+        goals=goals,
+        weights=np.ones(len(goals)),
+        information=np.eye(len(linear.normal)),
+        normal=linear.normal,
+        spread=linear.spread,
+        shared=linear.shared,
     )
-
-
-def _problem_of(law: Law, runs: Runs, parts: Sequence[ByName]) -> tuple[Problem, Array]:
-    """(the problem of fitting the law to `runs` and `parts` as one table, the row after the last one of each).
-
-    The table is padded to a multiple of ROWS_AT_ONCE rows.
-    """
-    names = law.form.columns
-    every = [np.broadcast_arrays(*(part[name] for name in names)) for part in (runs.columns, *parts)]
-    ends = np.cumsum([len(columns[0]) for columns in every])
-    padding = -int(ends[-1]) % ROWS_AT_ONCE
-    values = np.concatenate(every, axis=1, dtype=float)
-    columns = {name: np.pad(column, (0, padding), "edge") for name, column in zip(names, values, strict=True)}
-    padded = Runs(runs.path, columns, np.ones(ends[-1] + padding), Table(runs.path, {}, []))
-    return prepare(law.form, padded, Settings(fix=law.settings.fix)), ends

@@ -9,7 +9,7 @@ from fit.fitted_law.parts import LEVEL
 from fit.messages import lines
 from fit.messages.lines import Line
 from fit.messages.units import amount, counted, say
-from fit.studies.next_runs.results import NextRuns
+from fit.studies.next_runs.results import ExpectedCoefficient, ExpectedCoefficients, ExpectedPlan, NextRuns
 
 RUNS = "Train {count} for {flops:flops} FLOPs: {gain}"
 GAIN_PLAN = "the loss at {target_flops:flops} FLOPs, now {before:.4f}, is then known to {after:.4f}"
@@ -57,32 +57,32 @@ def _answer(result: NextRuns) -> Iterator[Line]:
     yield Line("", runs)
     yield _cost(result)
     yield Line("Models", "; ".join(_models(result)))
-    if "coefficients" in expected:
-        rows = expected["coefficients"]
+    if isinstance(expected, ExpectedCoefficients):
+        rows = expected.coefficients
         yield Line("", say(GRID_COEFFICIENTS, **values, **_shrinking(rows, "grid")))
-        coefficients = [say(COEFFICIENT, name=row["name"], **row["standard_error"]) for row in rows]
+        coefficients = [say(COEFFICIENT, name=row.name, **row.standard_error) for row in rows]
         yield Line("Standard errors, now and then", "; ".join(coefficients))
         return
-    yield Line("", say(GRID_PLAN, **values, grid=expected["loss"]["grid"]))
+    yield Line("", say(GRID_PLAN, **values, grid=expected.loss.grid))
     yield from _closest(expected)
 
 
 def _gain(result: NextRuns) -> str:
     """A sentence on how much the runs reduce the uncertainty."""
     expected = result.expected
-    if "coefficients" in expected:
-        rows = expected["coefficients"]
+    if isinstance(expected, ExpectedCoefficients):
+        rows = expected.coefficients
         count = counted(len(rows), "coefficient")
         return say(GAIN_COEFFICIENTS, count=count, **_shrinking(rows, "after"))
-    error = expected["log_error"]
-    sentence = GAIN_PLAN if error["after"] < error["before"] else NO_GAIN_PLAN
-    return say(sentence, target_flops=result.target_flops, **expected["loss"])
+    error = expected.log_error
+    sentence = GAIN_PLAN if error.after < error.before else NO_GAIN_PLAN
+    return say(sentence, target_flops=result.target_flops, **expected.loss)
 
 
-def _shrinking(rows: list[Json], stage: str) -> Json:
+def _shrinking(rows: list[ExpectedCoefficient], stage: str) -> Json:
     """The median change of the coefficients' standard errors until a stage, as fields of a template."""
-    errors = [row["standard_error"] for row in rows]
-    shares = [1 - error[stage] / error["before"] for error in errors if error["before"] > 0]  # 0 without noise
+    errors = [row.standard_error for row in rows]
+    shares = [1 - error[stage] / error.before for error in errors if error.before > 0]  # 0 without noise
     return dict(change=change(statistics.median(shares or [0.0])), median=IN_THE_MEDIAN if len(rows) > 1 else "")
 
 
@@ -107,14 +107,13 @@ def _ends(values: Sequence[float]) -> list[float]:
     return sorted({min(values), max(values)})
 
 
-def _closest(expected: Json) -> Iterator[Line]:
+def _closest(expected: ExpectedPlan) -> Iterator[Line]:
     """A line on the number of experts that is hardest to tell from the best."""
-    others = expected["others"]
-    if not others:
+    if not expected.others:
         return
-    closest = min(others, key=lambda row: row["log_loss_above"] / max(row["log_error"]["before"], 1e-300))
-    numbers = dict(other=closest["n_experts"], best=expected["best"]["n_experts"])
-    yield Line("", say(GAP, **numbers, above=closest["log_loss_above"], **closest["log_error"]))
+    closest = min(expected.others, key=lambda gap: gap.log_loss_above / max(gap.log_error.before, 1e-300))
+    numbers = dict(other=closest.n_experts, best=expected.best["n_experts"])
+    yield Line("", say(GAP, **numbers, above=closest.log_loss_above, **closest.log_error))
 
 
 def _details(result: NextRuns) -> Iterator[list[Line]]:
@@ -158,15 +157,15 @@ def n_runs(result: NextRuns) -> int:
 def _certainty(result: NextRuns) -> list[list[str]]:
     """[[a goal, its error at each of STAGES]]."""
     expected = result.expected
-    if "coefficients" in expected:
+    if isinstance(expected, ExpectedCoefficients):
         return [
-            [f"{row['name']} {row['value']:.4g}", *(f"± {error:.3g}" for error in row["standard_error"].values())]
-            for row in expected["coefficients"]
+            [f"{row.name} {row.value:.4g}", *(f"± {error:.3g}" for error in row.standard_error.values())]
+            for row in expected.coefficients
         ]
-    best = expected["best"]
-    intervals = [f"{low:.4f} to {high:.4f}" for low, high in expected["loss"].values()]
+    best = expected.best
+    intervals = [f"{low:.4f} to {high:.4f}" for low, high in expected.loss.values()]
     rows = [[f"loss {best['loss']:.4f} at {result.target_flops:.3g} FLOPs", *intervals]]
-    for row in expected["others"]:
-        gaps = [f"{row['log_loss_above']:.2%} ± {error:.2%}" for error in row["log_error"].values()]
-        rows.append([f"E = {row['n_experts']} above E = {best['n_experts']}", *gaps])
+    for gap in expected.others:
+        gaps = [f"{gap.log_loss_above:.2%} ± {error:.2%}" for error in gap.log_error.values()]
+        rows.append([f"E = {gap.n_experts} above E = {best['n_experts']}", *gaps])
     return rows

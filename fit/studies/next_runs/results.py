@@ -1,9 +1,10 @@
-"""The results of `fit next`: the models to train, and how sure the goal is with them.
+"""The results of `fit next`: the models to train, and how sure the goal is without and with them.
 
 Fields stand in the order of the JSON that `fit next --json` prints.
 """
 
 import dataclasses
+from typing import Generic, TypeVar
 
 from fit.aliases import Json
 from fit.results import Record, Result
@@ -39,6 +40,68 @@ class Grid(Record):
     trunks: int
 
 
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ByStage(Record, Generic[T]):
+    """A value with the fitted runs alone, with the chosen ones as well, and with those of the plain grid instead."""
+
+    before: T
+    after: T
+    grid: T
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExpectedGap(Record):
+    """How sure the gap of a number of experts to the best one is.
+
+    Attributes:
+      n_experts: The number.
+      log_loss_above: How far its log loss lies above the best's.
+      log_error: The standard error of that.
+    """
+
+    n_experts: int
+    log_loss_above: float
+    log_error: ByStage[float]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExpectedPlan(Record):
+    """How sure a plan is.
+
+    Attributes:
+      best: n_experts, n_active, n_tokens and loss of its best model.
+      level: The share of cases that the interval of the loss holds.
+      loss: [low, high] of the best's loss.
+      log_error: The standard error of its log loss.
+      others: The gaps of the other numbers of experts.
+    """
+
+    best: Json
+    level: float
+    loss: ByStage[list[float]]
+    log_error: ByStage[float]
+    others: list[ExpectedGap]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExpectedCoefficient(Record):
+    """How sure a coefficient is: its value and its standard error."""
+
+    name: str
+    value: float
+    standard_error: ByStage[float]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExpectedCoefficients(Record):
+    """How sure the coefficients are that are the goal."""
+
+    coefficients: list[ExpectedCoefficient]
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class NextRuns(Result):
     """Which runs to train next.
@@ -53,7 +116,7 @@ class NextRuns(Result):
       seed: A seed for the runs, which none of those that the law was fitted to had.
       trunks: The models to train, each with its numbers of tokens and its FLOPs.
       grid: A plain grid of runs of at most the same budget, to compare with.
-      expected: How sure the goal is with the fitted runs alone, with these runs as well, and with the plain grid.
+      expected: How sure the goal is, of a plan or of coefficients.
     """
 
     law: str
@@ -65,7 +128,7 @@ class NextRuns(Result):
     seed: int
     trunks: list[Trunk]
     grid: Grid
-    expected: Json
+    expected: ExpectedPlan | ExpectedCoefficients
 
     @property
     def title(self) -> str:

@@ -22,13 +22,13 @@ def suggest(law: Law, runs: object, options: NextOptions) -> NextRuns:
       UserError: The law was fitted to other runs, or no run within the budget makes the goal surer.
     """
     with float64():
-        from fit.studies.next_runs import next_runs
+        from fit.studies.next_runs.choose_runs import choose_runs
 
         names = options.names(law)
         experts = experts_to_compare(law, options.experts)
         architecture = options.architecture(law)
         table = law.settings.read(runs)
-        suggestion = next_runs.next_runs(law, table, architecture, experts, options.flops, options.target_flops, names)
+        suggestion = choose_runs(law, table, architecture, experts, options.flops, options.target_flops, names)
     if options.verbose:
         return dataclasses.replace(suggestion, answer_of=next_answer.verbose)
     return suggestion

@@ -47,7 +47,7 @@ def _answer(result: BaselineSpeedup) -> list[Line]:
     """The sentence and the frontier, a line each."""
     frontier = result.frontier
     fixed_note = f" ({', '.join(result.fixed)} as given)" if result.fixed else ""
-    fitted = f"loss = {frontier['c']:.4g} + A C^-{frontier['b']:.4g} of {frontier['runs']} runs{fixed_note}"
+    fitted = f"loss = {frontier.c:.4g} + A C^-{frontier.b:.4g} of {frontier.runs} runs{fixed_note}"
     return [
         Line("", _sentence(result)),
         Line("The baseline's frontier", f"{fitted}; intervals are 80%, with the scatter of its runs."),

@@ -28,7 +28,7 @@ from fit.messages.finding import Finding, finding
 from fit.model.architecture import training_flops
 from fit.studies.speedup import baseline_answer
 from fit.studies.speedup.frontier import COEFFICIENTS, DRAWS, Frontier, fit_frontier
-from fit.studies.speedup.results import BaselineSpeedup, Variant
+from fit.studies.speedup.results import BaselineSpeedup, FittedFrontier, Variant
 from fit.table.table import Table, with_rows
 
 PERCENTILES = (10.0, 90.0)
@@ -39,8 +39,8 @@ NOT_LABELS = ("loss", "flops", "hours", "n_tokens", "tokens_per_second")  # colu
 
 
 @dataclasses.dataclass(frozen=True)
-class _Runs:
-    """The runs of a table, and what each costs.
+class ComparedRuns:
+    """The runs of a table, what each costs, and which are the baseline's.
 
     Attributes:
       labels: {column: values [n]} that name a run.
@@ -81,7 +81,7 @@ def baseline_speedup(
       UserError: A column or value is missing, or the baseline has too few runs.
     """
     fixed = _fixed(fix or {})
-    runs, findings = _runs(table, baseline, by)
+    runs, findings = _read_runs(table, baseline, by)
     of_baseline = runs.is_baseline
     source = f"{table.path}: the baseline"
     lowest = float(runs.loss.min())
@@ -96,7 +96,9 @@ def baseline_speedup(
         baseline=dict(baseline),
         by=by,
         unit=runs.unit,
-        frontier=dict(c=float(frontier.floors[0]), b=float(frontier.exponents[0]), runs=int(of_baseline.sum())),
+        frontier=FittedFrontier(
+            c=float(frontier.floors[0]), b=float(frontier.exponents[0]), runs=int(of_baseline.sum())
+        ),
         fixed=fixed,
         runs=rows,
         factor=float(np.exp(log_factors[0].mean())),
@@ -107,7 +109,7 @@ def baseline_speedup(
     )
 
 
-def _log_factors(runs: _Runs, frontier: Frontier, seed: int) -> Array:
+def _log_factors(runs: ComparedRuns, frontier: Frontier, seed: int) -> Array:
     """ln(C* / C) [1 + DRAWS, n_runs] of the variants."""
     rng = np.random.default_rng([seed, 1])
     errors = rng.standard_normal((len(runs.loss), DRAWS))  # of the baseline's runs, too
@@ -125,7 +127,7 @@ def _log_factors(runs: _Runs, frontier: Frontier, seed: int) -> Array:
     return np.stack(factors, axis=1)
 
 
-def _variants(runs: _Runs, log_factors: Array) -> list[Variant]:
+def _variants(runs: ComparedRuns, log_factors: Array) -> list[Variant]:
     """The variants with their factors [1 + DRAWS, n_runs]."""
     most = float(runs.cost[runs.is_baseline].max())
     rows = []
@@ -163,7 +165,7 @@ def _fixed(fix: Mapping[str, str]) -> dict[str, float]:
     return fixed
 
 
-def _runs(table: Table, baseline: Mapping[str, str], by: str) -> tuple[_Runs, list[Finding]]:
+def _read_runs(table: Table, baseline: Mapping[str, str], by: str) -> tuple[ComparedRuns, list[Finding]]:
     """(the runs that have a loss, findings). Raises UserError where a column is missing or no run is left."""
     has_loss = np.array([value not in (None, "") for value in table.column("loss")])
     findings: list[Finding] = []
@@ -178,7 +180,7 @@ def _runs(table: Table, baseline: Mapping[str, str], by: str) -> tuple[_Runs, li
         which = "no row" if not is_baseline.any() else "every row"
         raise UserError(f"{table.path}: --baseline={words}: {which} is such a run; expected some, and others beside")
     cost, unit, pair = _costs(table, by, is_baseline)
-    return _Runs(_labels(table), table.numbers("loss"), cost, unit, is_baseline, pair), findings
+    return ComparedRuns(_labels(table), table.numbers("loss"), cost, unit, is_baseline, pair), findings
 
 
 def _labels(table: Table) -> dict[str, list]:

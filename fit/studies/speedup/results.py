@@ -34,7 +34,21 @@ class RunSpeedup(Record):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
-class Speedup(WithFindings):
+class WithAnswer(WithFindings):
+    """A result whose JSON also has its answer, a sentence."""
+
+    @property
+    def title(self) -> str:
+        """The result's title."""
+        return "speedup"
+
+    def names(self) -> list[str]:
+        """The fields that to_dict has, and the answer."""
+        return [*super().names(), "answer"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class Speedup(WithAnswer):
     """How many times the compute, or the hours, a law's recipe needs for the losses of other runs.
 
     Attributes:
@@ -56,10 +70,6 @@ class Speedup(WithFindings):
     per_tenfold: float | None
     per_tenfold_interval: list[float] | None
     percentiles: list[float] | None
-
-    def names(self) -> list[str]:
-        """The fields that to_dict has, and the answer."""
-        return [*super().names(), "answer"]
 
     def rows(self) -> list[Json]:
         """One row for each run."""
@@ -89,15 +99,30 @@ class Variant(Record):
     beyond: float
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FittedFrontier(Record):
+    """The frontier of the baseline, loss = c + A C^-b.
+
+    Attributes:
+      c: Its floor, in nats per token.
+      b: Its exponent.
+      runs: How many runs of the baseline it goes through.
+    """
+
+    c: float
+    b: float
+    runs: int
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
-class BaselineSpeedup(WithFindings):
+class BaselineSpeedup(WithAnswer):
     """How many times the compute, or the hours, a baseline needs for the losses of variants.
 
     Attributes:
       baseline: {column: value} of the baseline's runs.
       by: "flops" or "time".
       unit: What costs are in: "FLOPs" or "hours".
-      frontier: {"c": floor, "b": exponent} of the baseline's frontier, and "runs", the number of its runs.
+      frontier: The baseline's frontier.
       fixed: Those of c and b that were given.
       runs: One row for each variant.
       factor: Geometric mean over the variants.
@@ -108,22 +133,13 @@ class BaselineSpeedup(WithFindings):
     baseline: dict[str, str]
     by: str
     unit: str
-    frontier: dict[str, float]
+    frontier: FittedFrontier
     fixed: dict[str, float]
     runs: list[Variant]
     factor: float
     interval: list[float]
     percentiles: list[float]
 
-    @property
-    def title(self) -> str:
-        """The result's title."""
-        return "speedup"
-
-    def names(self) -> list[str]:
-        """The fields that to_dict has, and the answer."""
-        return [*super().names(), "answer"]
-
     def rows(self) -> list[Json]:
         """One row for each variant."""
-        return [variant.run | {**variant.to_dict()} for variant in self.runs]
+        return [variant.run | variant.to_dict() for variant in self.runs]

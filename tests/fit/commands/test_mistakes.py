@@ -13,6 +13,9 @@ FILES = {
     "LIST.json": "[0.4]",
     "ZERO.json": '{"0": 0.4, "1": 0.4}',
     "RISING.json": '{"form": "chinchilla", "coefficients": {"A": 1, "B": 1, "E": 1, "alpha": -0.1, "beta": 0.3}}',
+    "RATE.json": '{"form": "chinchilla", "coefficients": {"A": 400, "B": 400, "E": 1.7, "alpha": 0.3, "beta": 0.3}, '
+    '"rates": {"coefficients": {"rate": 1e-3, "rate_n_active": -0.2, "rate_cost": 0.01, "skew": 0.1}, '
+    '"reference": {"n_active": 1e9}, "scatter": {"rate": 0}, "runs": 9, "near": 9}}',
     "one_speed.csv": "d_model,n_experts,tokens_per_second\n2048,1,1e6\n",
     "other_chip.csv": "d_model,n_experts,tokens_per_second,chip\n2048,1,1e6,v5p\n2048,8,1e6,v5p\n",
     "blocks.csv": "d_model,n_experts,tokens_per_second,n_blocks\n2048,1,1e6,\n2048,8,1e6,some\n",
@@ -39,6 +42,7 @@ def folder(tmp_path_factory):
     fit_runs.write_demo_law(folder / "demo.json")
     fit_runs.write_demo_law(folder / "no_config.json", base_config=None)
     fit_runs.write_demo_law(folder / "two_configs.json", base_config=None, differing={"config": ["a.py", "b.py"]})
+    (folder / "pictures" / "isoflop.png").mkdir(parents=True)
     for name, text in FILES.items():
         (folder / name).write_text(text)
     return folder

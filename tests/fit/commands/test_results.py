@@ -14,14 +14,14 @@ import fit
 from fit import stub
 from fit.fitting.options import FitOptions
 from fit.planning.inputs.options import CompareOptions, PlanOptions
-from fit.prediction.forecast import PredictOptions
+from fit.prediction.options import PredictOptions
 from fit.render.plot_options import PlotOptions
 from fit.render.report_options import ReportOptions
 from fit.results import Record, Result
 from fit.studies.architecture_search.holistic import HolisticOptions
 from fit.studies.next_runs.options import NextOptions
-from fit.studies.speedup.of_runs import SpeedupOptions
-from fit.studies.surfaces import SurfaceOptions
+from fit.studies.speedup.speedup_of_runs import SpeedupOptions
+from fit.studies.surfaces.fit_surfaces import SurfaceOptions
 from fit.task_maps.options import TaskOptions
 
 LAW = "joint-moe-2025"

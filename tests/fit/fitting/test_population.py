@@ -14,7 +14,7 @@ from fit.fitting.problem import Settings
 from fit.form import Prior
 from fit.laws import FORMS
 from fit.planning.search import best_size
-from fit.studies.added_runs import added
+from fit.studies.added_runs import refit
 from fit.table.runs import read_runs
 from fit.table.table import Table
 
@@ -175,7 +175,7 @@ def test_only_runs_too_few_for_their_own_scatter_have_the_prior_by_default():
     )
     assert few.settings.prior.by_default and enough.settings.prior is None
     assert sum("hardly more than the law's coefficients" in s for s in few.warnings) == 1
-    assert "prior" not in added.options(few) and added.options(asked)["prior"] == "population"
+    assert "prior" not in refit.options_of_fit(few) and refit.options_of_fit(asked)["prior"] == "population"
 
 
 def test_the_prior_can_be_asked_for_turned_off_and_leave_a_source_out():

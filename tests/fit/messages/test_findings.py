@@ -18,7 +18,7 @@ from fit.laws import FORMS
 from fit.messages.catalogue import CATALOGUE, NOTE, URGENT, WARNING
 from fit.messages.finding import Finding, finding
 from fit.planning.context import plan_findings
-from fit.studies.added_runs import added
+from fit.studies.added_runs import new_rows
 from fit.table.runs import read_runs, subset
 from fit.table.table import Table, read
 from results import make
@@ -128,6 +128,17 @@ def predicted(law=LAW, **model):
     return fit.predict(law, **model).findings
 
 
+def beyond_the_law(folder):
+    """A speed-up of runs smaller than any that the law was fitted to."""
+    return fit.speedup(LAW, dict(n_active=[1e6, 2e6], n_tokens=[2e7, 4e7], n_experts=[1, 1], loss=[6.0, 5.5])).findings
+
+
+def without_a_loss(folder):
+    """Predictions for two models, one of which has no loss to compare with."""
+    models = dict(n_active=[1e9, 2e9], n_tokens=[2e10, 4e10], n_experts=[8, 8], loss=["", 2.5])
+    return fit.predict(LAW, models).findings
+
+
 def of_baseline(folder):
     text = pathlib.Path(MARIN).read_text()
     header, *rows = text.splitlines()
@@ -145,7 +156,7 @@ def beyond_baseline(folder):
 
 def taken_from_table(folder):
     path = fit_runs.write_demo_csv(folder / "runs.csv")
-    return added.fill_shared([dict(loss=2.0)], read(path))
+    return new_rows.with_shared([dict(loss=2.0)], read(path))[1]
 
 
 def other_table(folder):
@@ -345,6 +356,8 @@ MADE = FITTED | {
     "forms_disagree": forms_disagree,
     "sends_longer": sends_longer,
     "outside": lambda folder: predicted(n_active=1e9, n_tokens=2e14, n_experts=8),
+    "law_used_outside": beyond_the_law,
+    "losses_not_compared": without_a_loss,
     "rows_without_loss": of_baseline,
     "beyond_baseline": beyond_baseline,
     "taken_from_table": taken_from_table,

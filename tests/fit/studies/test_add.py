@@ -1,6 +1,7 @@
 """A run that is added to the table of a law: of a real trainer's workdir, and of a table; what is refused."""
 
 import csv
+import dataclasses
 import json
 import pathlib
 import re
@@ -16,6 +17,8 @@ import pytest
 import fit
 from fit import __main__ as command_line
 from fit.fitting import fit_law
+from fit.messages.finding import finding
+from fit.studies.added_runs import refit
 from fit.table.importers import workdir
 from fit.table.table import Table, write
 from jmoe.config import schema
@@ -237,22 +240,78 @@ def test_a_table_keeps_the_units_of_its_law(folder, tmp_path):
         fit.add("joint-moe-2025", str(tmp_path / "theirs.csv"), str(tmp_path / "new.csv"), units=units)
 
 
-def test_the_command_to_type_fits_the_law_as_it_was_fitted(folder, tmp_path, monkeypatch):
-    """Its law says of the run what `fit add` said."""
+def test_dense_runs_need_no_number_of_experts(folder, tmp_path, capsys):
+    """Neither in the table nor in the run, as `fit law` takes them; a mixture makes the column."""
+    lines = [line.split(",") for line in (folder / "runs.csv").read_text().splitlines()]
+    place = lines[0].index("n_experts")
+    dense = [line for line in lines if line[place] in ("n_experts", "1")]
+    table = tmp_path / "runs.csv"
+    table.write_text("".join(",".join(line[:place] + line[place + 1 :]) + "\n" for line in dense))
+    assert command_line.run(["law", f"--runs={table}", f"--out={tmp_path}/law.json", "--form=chinchilla"]) == 0
+    (tmp_path / "one.csv").write_text("n_active,n_tokens,loss\n5e4,1e6,1.9\n")
+    (tmp_path / "two.csv").write_text("n_active,n_tokens,n_experts,loss\n5e4,1e6,8,1.8\n")
+    asked = [f"--law={tmp_path}/law.json", f"--run={tmp_path}/one.csv", f"--runs={table}"]
+    capsys.readouterr()
+    assert command_line.run(["add", *asked]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "1 experts with 50K active on 1M tokens: predicted" in printed
+    assert f"{tmp_path}/one.csv: the table has no column n_experts: all its runs count as dense" in printed
+    fit.add("joint-moe-2025", tmp_path / "two.csv", table)
+    assert [row["n_experts"] for row in rows_of(table)] == ["1"] * len(dense) + ["8"]
+
+
+def test_known_errors_beyond_the_laws_runs_are_told(folder, tmp_path):
+    doubt = finding("lack_of_fit", count=5, column="n_active", off=0.02, side="below", errors=4.0)
+    law = dataclasses.replace(fit.load(folder / "law.json"), beyond_runs=doubt)
+    for n_active, findings in ((5e4, []), (5e5, [doubt])):
+        table = tmp_path / f"{n_active}.csv"
+        shutil.copy(folder / "runs.csv", table)
+        run = fit.read([dict(n_active=n_active, n_tokens=1e6, n_experts=8, loss=1.9)])
+        write(run, str(tmp_path / "run.csv"))
+        found = fit.add(law, tmp_path / "run.csv", table)
+        assert [each for each in found.findings if each.code == "lack_of_fit"] == findings
+
+
+FITS = [  # options of fit.law, and words of what to type for such a fit again
+    (dict(fix="c=0.9", holdout="largest-compute:3"), "--fix=c=0.9 --holdout=largest-compute:3"),
+    (dict(bootstrap_by="row", mix_corpora=True), "--bootstrap_by=row"),
+    (dict(seed=3, weights="inverse-loss"), "seed=3, form='joint', weights='inverse-loss', "),
+    (dict(huber_delta=0.1, weight_decay=1e-4, bootstrap=2, percentiles=(5, 95)), "percentiles=(5.0, 95.0)"),
+    (dict(form="chinchilla", prior="population:ours"), "--prior=population:ours"),
+    (dict(form=None, weights="inverse-loss"), "weights='inverse-loss', "),
+]
+
+
+@pytest.mark.parametrize("options, words", FITS)
+def test_what_is_to_be_typed_fits_the_law_as_it_was_fitted(folder, tmp_path, monkeypatch, capsys, options, words):
+    """Its law says of the run what `fit add` said: by a command or, where that lacks a flag, in Python."""
     monkeypatch.chdir(tmp_path)
     text = (folder / "runs.csv").read_text()
     pathlib.Path("my runs.csv").write_text(text.replace("loss", "val_loss", 1))
     pathlib.Path("theirs.csv").write_text(NAMELESS)
-    flags = ["--form=joint", "--fix=c=0.9", "--holdout=largest-compute:3", "--columns=loss:val_loss"]
-    assert command_line.run(["law", "--runs=my runs.csv", "--out=law.json", *flags]) == 0
-    found = fit_command.answer("add", "--law=law.json", "--run=theirs.csv", "--runs=my runs.csv")
-    command = re.fullmatch("next: (python -m fit .*), then plan with it", found["next"])[1]
-    assert command_line.run([word.replace("bootstrap=100", "bootstrap=2") for word in shlex.split(command)[3:]]) == 0
+    table = fit.read("my runs.csv", columns=dict(loss="val_loss"))
+    fit.save(fit.law(table, **{"form": "joint", **options}), "law.json")
+    found = fit.add("law.json", "theirs.csv", "my runs.csv")
+    assert words in found.next
+    said = re.fullmatch("next: (.*), then plan with it", found.next)[1].replace("bootstrap=100", "bootstrap=2")
+    if said.startswith("in Python, "):
+        exec(said.removeprefix("in Python, "), dict(fit=fit))
+    else:
+        assert command_line.run(shlex.split(said.removeprefix("python -m fit "))) == 0
     law = fit.load("law.json")
-    assert law.settings.holdout == "largest-compute:3" and law.settings.fix == {"c": 0.9}
-    for row in found["runs"]:
+    assert law.n_draws == 2
+    for row in found.runs:
         model = {name: row[name] for name in ("n_active", "n_tokens", "n_experts")}
         assert float(law.predict(**model)) == pytest.approx(row["refitted_loss"], rel=1e-9)
+
+
+def test_a_law_fitted_as_in_the_paper_is_fitted_so_again(folder):
+    law = fit.load(folder / "law.json")
+    fitted = dict(solver="lbfgs", starts=0, weight_decay=1e-5, weight_decay_default=False)
+    bootstrap = dataclasses.replace(law.bootstrap, form="paper")
+    law = dataclasses.replace(law, settings=dataclasses.replace(law.settings, **fitted), bootstrap=bootstrap)
+    said = refit.next_step(law, fit.read(folder / "runs.csv"), mix_corpora=False, out=None)
+    assert said.endswith(" --bootstrap=100 --form=joint --solver=paper, then plan with it")
 
 
 REFUSED = {

@@ -20,7 +20,7 @@ import fit
 from benchmarks import fit_next
 from fit.fitted_law.parts import Growth
 from fit.laws import FORMS
-from fit.studies.next_runs import design, next_answer, next_runs
+from fit.studies.next_runs import candidates, design, next_answer
 from fit.table.runs import read_runs
 
 BUDGET, TARGET = 5e12, 1e14  # of the laptop's sweep: ten times its FLOPs; a hundred times its largest run's
@@ -32,7 +32,7 @@ def random_design(seed, c=12, n=3, trunks=4):
     model = np.sort(np.append(np.arange(trunks), rng.integers(trunks, size=c - trunks)))
     n_tokens = rng.permutation(np.arange(1, c + 1)) * 100
     sizes = rng.uniform(1, 3, trunks)[model]
-    possible = design.Possible(model + 1, np.ones(c, int), n_tokens, model, sizes, {}, 0.2, np.ones(c))
+    possible = candidates.PossibleRuns(model + 1, np.ones(c, int), n_tokens, model, sizes, {}, 0.2, np.ones(c))
     known = rng.normal(size=(5, n))
     normal = known.T @ known + 0.1 * np.eye(n)
     weights = np.array([1.0, 0.3])
@@ -223,7 +223,7 @@ def test_grid_and_candidates_have_the_experts_that_a_token_can_choose(law):
     fitted = fit.load(law[1])
     runs = read_runs(fit.read(law[2]), fitted.form.columns)
     architecture = dataclasses.replace(fitted.architecture, granularity=1.0, active_width=4.0)
-    for make in (next_runs.candidates, next_runs.plain_grid):
+    for make in (candidates.candidates, candidates.plain_grid):
         possible = make(fitted, architecture, (1, 2, 4, 8), runs, BUDGET)
         assert set(possible.n_experts) == {1, 4, 8}
 

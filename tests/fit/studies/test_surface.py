@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from fit_runs import TABLE_3, joint_loss
 
+import fit
 from fit.errors import UserError
 from fit.fitted_law.law_files import load
 from fit.fitting import isoflop
-from fit.studies import surface
+from fit.studies.surfaces import surface, within_runs
 from fit.table.table import Table, read, write
 
 # an interior optimum: coefficients of x, x^2, z, z^2, xz, (xz)^2, 1
@@ -103,7 +104,7 @@ def test_surfaces_of_a_table(tmp_path):
     lines = (tmp_path / "runs.csv").read_text().splitlines()
     (tmp_path / "two.csv").write_text("\n".join(lines[:17]))  # two sparsities
     with pytest.raises(UserError, match="3 values each"):
-        surface.of_table(str(tmp_path / "two.csv"))
+        fit.surface(str(tmp_path / "two.csv"))
 
 
 def test_finer_experts_are_left_out_whatever_their_column_is_called(tmp_path):
@@ -114,17 +115,17 @@ def test_finer_experts_are_left_out_whatever_their_column_is_called(tmp_path):
     renamed = {f"their_{name}": values for name, values in columns.items()}
     table = read(renamed, columns={name: f"their_{name}" for name in columns})
     for runs in (columns, table):
-        assert [row["left_out"] for row in surface.of_table(runs)] == [7, 7]
+        assert [row["left_out"] for row in fit.surface(runs).budgets] == [7, 7]
 
 
 def test_what_lies_within_the_runs():
     """Between the smallest and the largest size of each sparsity, on lines in z between sparsities."""
     n = np.array([1.0, 8, 2, 8, 4, 16]) * 1e6
     s = np.array([0, 0, 0.5, 0.5, 0.75, 0.75])
-    low, high = surface.sparsity_range(n, s, np.array([1e6, 2e6, 2.0**1.5 * 1e6, 16e6, 32e6]))
+    low, high = within_runs.sparsity_range(n, s, np.array([1e6, 2e6, 2.0**1.5 * 1e6, 16e6, 32e6]))
     assert (low[0], high[0]) == pytest.approx((0, 0)) and (low[1], high[1]) == pytest.approx((0, 0.5))
     assert high[2] == pytest.approx(1 - 2**-1.5, abs=0.01) and (low[3], high[3]) == pytest.approx((0.75, 0.75))
-    assert np.isnan(low[4]) and surface.sizes_within(n, s)[[0, -1]] == pytest.approx([4e6, 8e6], rel=0.02)
+    assert np.isnan(low[4]) and within_runs.sizes_within(n, s)[[0, -1]] == pytest.approx([4e6, 8e6], rel=0.02)
 
 
 def isoflop_runs(noise=0.0, seed=0, budgets=(1e19, 1e20, 1e21), experts=(1, 8)):

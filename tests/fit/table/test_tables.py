@@ -19,7 +19,7 @@ from fit.fitted_law.law import Law
 from fit.fitting.noise import _freedom, projection
 from fit.laws import FORMS
 from fit.messages.finding import in_words
-from fit.studies.next_runs import design
+from fit.studies.next_runs import linearised
 from fit.table import histories, mixed_columns, validate
 from fit.table.table import Table, read, write
 
@@ -283,9 +283,9 @@ def test_sums_without_matrices_of_runs_are_those_with_them():
     rng = np.random.default_rng(0)
     rows, weight, decay = rng.normal(size=(40, 5)), rng.uniform(0, 2, 40), np.full(5, 0.1)
     trunks = np.unique(rng.integers(0, 12, 40), return_inverse=True)[1]
-    errors = design.correlation(trunks, 0.4)
-    assert np.allclose(design._with_correlation(rows, trunks, 0.4), rows.T @ errors @ rows)
-    inverse = design._with_correlation(rows, trunks, 0.4, inverse=True)
+    errors = linearised.correlation(trunks, 0.4)
+    assert np.allclose(linearised.with_correlation(rows, trunks, 0.4), rows.T @ errors @ rows)
+    inverse = linearised.with_correlation(rows, trunks, 0.4, inverse=True)
     assert np.allclose(inverse, rows.T @ np.linalg.solve(errors, rows))
     residual = np.eye(40) - projection(rows, weight, decay)
     assert _freedom(rows, weight, decay) == pytest.approx(np.sum(residual**2))

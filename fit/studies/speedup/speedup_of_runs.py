@@ -1,4 +1,4 @@
-"""`fit speedup`: runs compared with a law, or with baseline runs of their own table."""
+"""Runs compared with a law, or with baseline runs of their own table: what `fit speedup` and `fit.speedup` do."""
 
 import dataclasses
 
@@ -45,7 +45,7 @@ class SpeedupOptions(options.Options):
             raise UserError("--fix is for --baseline")
 
 
-def of_runs(law: Law | None, runs: object, options: SpeedupOptions) -> Speedup | BaselineSpeedup:
+def speedup_of_runs(law: Law | None, runs: object, options: SpeedupOptions) -> Speedup | BaselineSpeedup:
     """How many times the compute, or the hours, a law's recipe or a baseline needs for the losses of runs.
 
     Args:
