@@ -10,7 +10,7 @@ import dataclasses
 
 import numpy as np
 
-from fit.aliases import Array, ByName, Json, Numbers
+from fit.aliases import Array, ByName, Json, Numbers, Opt
 from fit.errors import UserError
 from fit.fitted_law.law import Law, outside_range
 from fit.fitted_law.table_architecture import are_tied, positive_numbers
@@ -69,11 +69,31 @@ def counted_n_active(law: Law, architecture: Architecture, n_active: Numbers, d_
     return n_active - extra_rows(law, architecture) * d_model
 
 
-def counted_n_active_at(law: Law, architecture: Architecture, n_active: Numbers, n_experts: Numbers) -> Numbers:
-    """As `counted_n_active`, of models with the architecture's own width at their size."""
-    if extra_rows(law, architecture) == 0:
-        return n_active
-    return counted_n_active(law, architecture, n_active, architecture.d_model(n_active, n_experts))
+def ranged_columns(
+    law: Law,
+    architecture: Architecture,
+    n_active: Numbers,
+    n_experts: Numbers,
+    d_model: Opt = None,
+    n_total: Opt = None,
+) -> dict[str, Numbers]:
+    """The columns by which `Law.inside` and `Law.extrapolation` tell models, all but their tokens.
+
+    Args:
+      law: of the ranges.
+      architecture: how the models are built.
+      n_active, n_experts: of the models, with embedding and head; experts as the law counts them.
+      d_model, n_total: of the models; by default those of the architecture's models of this size.
+    """
+    if d_model is None:
+        d_model = architecture.d_model(n_active, n_experts)
+    if n_total is None:
+        n_total = architecture.n_total(d_model, n_experts)
+    counts = dict(
+        n_active=counted_n_active(law, architecture, n_active, d_model),
+        n_total=n_total - uncounted_rows(law, architecture) * d_model,
+    )
+    return architecture.structure(n_experts) | counts
 
 
 def closed_form_holds_for(law: Law, architecture: Architecture) -> bool:

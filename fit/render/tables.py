@@ -65,8 +65,8 @@ def memories_of(law: Law, architecture: Architecture, budgets: Sequence[float]) 
 
 def _marked(law: Law, architecture: Architecture, row: Json) -> Json:
     """The row, with its values outside the fitted range in words."""
-    size = float(law_counts.counted_n_active_at(law, architecture, row["n_active"], row["n_experts"]))
-    outside = law.extrapolation(size, row["n_tokens"], row["n_experts"])
+    columns = law_counts.ranged_columns(law, architecture, row["n_active"], row["n_experts"])
+    outside = law.extrapolation(n_tokens=row["n_tokens"], **columns)
     return row | dict(outside_fitted_range=in_words(outside))
 
 
@@ -192,18 +192,21 @@ def table_5(law: Law, architecture: Architecture, experts: Floats = (), budgets:
             if len(experts) > 1:
                 row["best_in_draws"] = interval.best_in_draws
             ends = [(size_low, tokens_high), (size_high, tokens_low)]
-            outside = _farthest_outside(law, ends, interval.n_experts, flops)
+            outside = _farthest_outside(law, architecture, ends, interval.n_experts, flops)
             yield row | dict(draws=interval.draws, outside_fitted_range=in_words(outside))
 
 
-def _farthest_outside(law: Law, ends: Sequence[tuple[float, float]], n_experts: int, flops: float) -> list[Json]:
+def _farthest_outside(
+    law: Law, architecture: Architecture, ends: Sequence[tuple[float, float]], n_experts: int, flops: float
+) -> list[Json]:
     """The columns in which the models (n_active, n_tokens) at an interval's ends lie outside the fitted range.
 
     Each column has the value of the model that is farther outside.
     """
     farthest: dict[str, Json] = {}
     for n_active, n_tokens in ends:
-        for outside in law.extrapolation(n_active, n_tokens, n_experts, flops):
+        columns = law_counts.ranged_columns(law, architecture, n_active, n_experts)
+        for outside in law.extrapolation(n_tokens=n_tokens, flops=flops, **columns):
             known = farthest.get(outside["column"])
             if known is None or outside["factor"] >= known["factor"]:
                 farthest[outside["column"]] = outside

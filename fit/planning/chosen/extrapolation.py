@@ -25,16 +25,13 @@ def extrapolation_of(
       n_experts: As the law counts them.
       n_active: Active parameters, with embedding and head.
       n_tokens: Training tokens.
-      n_total: All parameters, with embedding and head; None where they do not matter.
+      n_total: All parameters, with embedding and head; None takes those of the architecture's models of this size.
       shape: (d_model, n_blocks); None takes those of the architecture's models of this size.
     """
     if shape is None:
         width = float(architecture.d_model(n_active, n_experts))
         shape = (width, width / architecture.width_per_block)
     d_model, n_blocks = shape
-    if n_total:
-        n_total -= d_model * law_counts.uncounted_rows(law, architecture)
-    counted = law_counts.counted_n_active(law, architecture, n_active, d_model)
-    structure = architecture.structure(n_experts) | dict(n_total=n_total, n_active=counted)
-    outside = law.extrapolation(n_tokens=n_tokens, **structure)
+    columns = law_counts.ranged_columns(law, architecture, n_active, n_experts, d_model, n_total)
+    outside = law.extrapolation(n_tokens=n_tokens, **columns)
     return [*outside, *law_counts.shape_outside(law, architecture, d_model, n_blocks)]

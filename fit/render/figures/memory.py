@@ -169,7 +169,7 @@ def experts_against_memory(picture: style.Picture, budgets: Sequence[float]) -> 
         rows = np.argmin([np.where(f.feasible, f.loss, np.inf) for f in optima], axis=0), np.arange(len(grid))
         best = experts[rows[0]]
         size, tokens = (np.stack([getattr(f, name) for f in optima])[rows] for name in ("n_active", "n_tokens"))
-        within = law.inside(law_counts.counted_n_active_at(law, architecture, size, best), tokens, best)
+        within = law.inside(n_tokens=tokens, **law_counts.ranged_columns(law, architecture, size, best))
         ends = _spread_of_best(picture, dataclasses.replace(limit, memory_bytes=grid[::4]))
         if ends is not None:
             axis.fill_between(grid[::4], *ends, step="mid", color="0.3", alpha=0.15, linewidth=0)

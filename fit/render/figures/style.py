@@ -103,7 +103,7 @@ class Picture:
         """
         size, tokens, loss = models
         shown = np.ones(np.shape(loss), bool) if shown is None else shown
-        within = self.law.inside(law_counts.counted_n_active_at(self.law, self.architecture, size, e), tokens, e)
+        within = self.law.inside(n_tokens=tokens, **law_counts.ranged_columns(self.law, self.architecture, size, e))
         ends = band(self.law, self.architecture, size, tokens, e) if with_band else None
         ends = None if ends is None else np.where(shown, ends, np.nan)
         curve(axis, x, np.where(shown, loss, np.nan), within, look or self.looks[float(e)], ends)
@@ -136,7 +136,8 @@ def band(
         return None
     with np.errstate(all="ignore"):
         losses = law_counts.loss_of_sizes(law, architecture, n_experts, n_active, n_tokens, drawn(law))
-        flops = training_flops(law_counts.counted_n_active_at(law, architecture, n_active, n_experts), n_tokens)
+        counted = law_counts.ranged_columns(law, architecture, n_active, n_experts)["n_active"]
+        flops = training_flops(counted, n_tokens)
         losses = losses * np.exp(law.log_change(np.atleast_2d(flops)))
     return percentiles(law, losses)
 
