@@ -66,14 +66,8 @@ class Counting:
         return self.extra_rows(architecture) if self.embedding else architecture.embedding_and_head_rows
 
     def n_active(self, architecture: Architecture, n_active: Numbers, d_model: Numbers) -> Numbers:
-        """Active parameters of models as if they had the law's vocabulary; embedding and head included."""
-        return n_active - self.extra_rows(architecture) * d_model
-
-    def n_active_at(self, architecture: Architecture, n_active: Numbers, n_experts: Numbers) -> Numbers:
-        """As `n_active`, of models with the architecture's own width at their size."""
-        if self.extra_rows(architecture) == 0:
-            return n_active
-        return self.n_active(architecture, n_active, architecture.d_model(n_active, n_experts))
+        """Active parameters of models, of which n_active are with embedding and head, as the law counts them."""
+        return n_active - self.uncounted_rows(architecture) * d_model
 
     def of_table(self, table: Table, columns: dict[str, Array]) -> dict[str, Array]:
         """Columns of a table of models, with their parameters counted as the law counts them.

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from fit.aliases import Array, Json, Opt
+from fit.aliases import Array, Json, Numbers, Opt
 from fit.fitted_law.law import Law
 from fit.messages.units import amount
 from fit.model.architecture import Architecture, training_flops
@@ -84,20 +84,48 @@ def of_model(
       n_experts: As the law counts them.
       n_active: Active parameters, with embedding and head.
       n_tokens: Training tokens.
-      n_total: All parameters, with embedding and head; None where they do not matter.
+      n_total: All parameters, with embedding and head; None takes those of the architecture's models of this size.
       shape: (d_model, n_blocks); None takes those of the architecture's models of this size.
     """
     if shape is None:
         width = float(architecture.d_model(n_active, n_experts))
         shape = (width, width / architecture.width_per_block)
     d_model, n_blocks = shape
-    uncounted = law.counting.uncounted_rows(architecture) * d_model
-    counts = dict(n_active=n_active - uncounted, n_total=n_total - uncounted if n_total else None, n_tokens=n_tokens)
-    rows = outside(law, **counts, **architecture.structure(n_experts))
+    columns = columns_of_sizes(law, architecture, n_active, n_experts, d_model, n_total)
+    rows = outside(law, n_tokens=n_tokens, **columns)
     if not law.runs.shape_ranges and architecture.width_per_block == law.models.width_per_block:
         return rows  # width and depth follow from the size, whose range n_active shows
     values = dict(d_model=d_model, n_blocks=n_blocks)
     return rows + _rows({name: (values[name], *ends) for name, ends in shape_ranges(law).items()})
+
+
+def columns_of_sizes(
+    law: Law,
+    architecture: Architecture,
+    n_active: Numbers,
+    n_experts: Numbers,
+    d_model: Opt = None,
+    n_total: Opt = None,
+) -> dict[str, Numbers]:
+    """The columns of models that have ranges, all but their tokens, as the law counts them.
+
+    Args:
+      law: The law of the ranges.
+      architecture: How the models are built.
+      n_active: Active parameters, with embedding and head.
+      n_experts: As the law counts them.
+      d_model: Their width; None takes that of the architecture's models of this size.
+      n_total: All parameters, with embedding and head; None takes those of the architecture's models of this size.
+    """
+    if d_model is None:
+        d_model = architecture.d_model(n_active, n_experts)
+    if n_total is None:
+        n_total = architecture.n_total(d_model, n_experts)
+    counts = dict(
+        n_active=law.counting.n_active(architecture, n_active, d_model),
+        n_total=n_total - law.counting.uncounted_rows(architecture) * d_model,
+    )
+    return architecture.structure(n_experts) | counts
 
 
 def shape_ranges(law: Law) -> dict[str, tuple[float, float]]:

@@ -66,8 +66,8 @@ def memories_of(law: Law, architecture: Architecture, budgets: Sequence[float]) 
 
 def _marked(law: Law, architecture: Architecture, row: Json) -> Json:
     """The row, with its values outside the fitted range in words."""
-    size = float(law.counting.n_active_at(architecture, row["n_active"], row["n_experts"]))
-    outside = extrapolation.outside(law, n_active=size, n_tokens=row["n_tokens"], n_experts=row["n_experts"])
+    columns = extrapolation.columns_of_sizes(law, architecture, row["n_active"], row["n_experts"])
+    outside = extrapolation.outside(law, n_tokens=row["n_tokens"], **columns)
     return row | dict(outside_fitted_range=in_words(outside))
 
 
@@ -193,19 +193,21 @@ def table_5(law: Law, architecture: Architecture, experts: Floats = (), budgets:
             if len(experts) > 1:
                 row["best_in_draws"] = interval.best_in_draws
             ends = [(size_low, tokens_high), (size_high, tokens_low)]
-            outside = _farthest_outside(law, ends, interval.n_experts, flops)
+            outside = _farthest_outside(law, architecture, ends, interval.n_experts, flops)
             yield row | dict(draws=interval.draws, outside_fitted_range=in_words(outside))
 
 
-def _farthest_outside(law: Law, ends: Sequence[tuple[float, float]], n_experts: int, flops: float) -> list[Json]:
+def _farthest_outside(
+    law: Law, architecture: Architecture, ends: Sequence[tuple[float, float]], n_experts: int, flops: float
+) -> list[Json]:
     """The columns in which the models (n_active, n_tokens) at an interval's ends lie outside the fitted range.
 
     Each column has the value of the model that is farther outside.
     """
     farthest: dict[str, Json] = {}
     for n_active, n_tokens in ends:
-        model = dict(n_active=n_active, n_tokens=n_tokens, n_experts=n_experts, training_flops=flops)
-        for outside in extrapolation.outside(law, **model):
+        columns = extrapolation.columns_of_sizes(law, architecture, n_active, n_experts)
+        for outside in extrapolation.outside(law, n_tokens=n_tokens, training_flops=flops, **columns):
             known = farthest.get(outside["column"])
             if known is None or outside["factor"] >= known["factor"]:
                 farthest[outside["column"]] = outside

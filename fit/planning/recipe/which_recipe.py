@@ -60,9 +60,8 @@ def tokens_of_recipe(
 
 def _counted(law: Law, architecture: Architecture, shape: ModelShape) -> dict[str, Numbers]:
     """{n_active, n_total} of models as the ranges of a law's runs count them: with the law's own vocabulary."""
-    n_active = law.counting.n_active(architecture, shape.n_active, shape.d_model)
-    n_total = shape.n_total - law.counting.uncounted_rows(architecture) * shape.d_model
-    return dict(n_active=n_active, n_total=n_total)
+    uncounted = law.counting.uncounted_rows(architecture) * shape.d_model
+    return dict(n_active=shape.n_active - uncounted, n_total=shape.n_total - uncounted)
 
 
 def is_published(law: Law, model: Model, n_tokens: float, family: bool) -> bool:

@@ -117,7 +117,7 @@ def best_of_each_number(problem: Problem) -> BestModels:
 def allowed_experts(law: Law, experts: Floats) -> Array:
     """The numbers of experts that a plan compares, ascending.
 
-    These are `experts`, or those of the law's own models where its formula does not read the number: 1 alone for a law
-    of dense models.
+    These are `experts`, or those of the law's own models where it does not choose among numbers: 1 alone for a law of
+    dense models.
     """
-    return np.array(sorted(experts if law.reads_n_experts else law.experts), float)
+    return np.array(sorted(experts if law.chooses_experts else law.experts), float)

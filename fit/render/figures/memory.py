@@ -169,8 +169,8 @@ def experts_against_memory(picture: style.Picture, budgets: Sequence[float]) -> 
         rows = np.argmin([np.where(f.feasible, f.loss, np.inf) for f in optima], axis=0), np.arange(len(grid))
         best = experts[rows[0]]
         size, tokens = (np.stack([getattr(f, name) for f in optima])[rows] for name in ("n_active", "n_tokens"))
-        counted = law.counting.n_active_at(architecture, size, best)
-        within = extrapolation.are_inside(law, n_active=counted, n_tokens=tokens, n_experts=best)
+        columns = extrapolation.columns_of_sizes(law, architecture, size, best)
+        within = extrapolation.are_inside(law, n_tokens=tokens, **columns)
         ends = _spread_of_best(picture, dataclasses.replace(limit, memory_bytes=grid[::4]))
         if ends is not None:
             axis.fill_between(grid[::4], *ends, step="mid", color="0.3", alpha=0.15, linewidth=0)

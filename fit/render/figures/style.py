@@ -103,8 +103,8 @@ class Picture:
         """
         size, tokens, loss = models
         shown = np.ones(np.shape(loss), bool) if shown is None else shown
-        counted = self.law.counting.n_active_at(self.architecture, size, e)
-        within = extrapolation.are_inside(self.law, n_active=counted, n_tokens=tokens, n_experts=e)
+        columns = extrapolation.columns_of_sizes(self.law, self.architecture, size, e)
+        within = extrapolation.are_inside(self.law, n_tokens=tokens, **columns)
         ends = band(self.law, self.architecture, size, tokens, e) if with_band else None
         ends = None if ends is None else np.where(shown, ends, np.nan)
         curve(axis, x, np.where(shown, loss, np.nan), within, look or self.looks[float(e)], ends)
@@ -137,7 +137,8 @@ def band(
         return None
     with np.errstate(all="ignore"):
         losses = planned_models.loss_of_sizes(law, architecture, n_experts, n_active, n_tokens, drawn(law))
-        flops = training_flops(law.counting.n_active_at(architecture, n_active, n_experts), n_tokens)
+        counted = law.counting.n_active(architecture, n_active, architecture.d_model(n_active, n_experts))
+        flops = training_flops(counted, n_tokens)
         losses = losses * np.exp(law.log_change(np.atleast_2d(flops)))
     return percentiles(law, losses)
 

@@ -59,9 +59,9 @@ function foreignRows(law, shape) {
   return embeddingAndHead(shape) - embeddingAndHead({ ...shape, vocab_size: own_vocabulary });
 }
 
-/** Training FLOPs of a model with the law's own vocabulary. @type {(law: Law, shape: Shape, model: Optimum) => Flops} */
+/** Training FLOPs of a model by the parameters that the law counts. @type {(law: Law, shape: Shape, model: Optimum) => Flops} */
 export function flopsOfLaw(law, shape, { n_active, n_tokens, d_model }) {
-  return trainingFlops({ n_active: n_active - foreignRows(law, shape) * d_model, n_tokens });
+  return trainingFlops({ n_active: n_active - uncountedRows(law, shape) * d_model, n_tokens });
 }
 
 /** Whether more parameters and more tokens lower the loss; where there are no exponents, the search finds it out.

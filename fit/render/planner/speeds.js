@@ -110,7 +110,7 @@ export function refuseEndOfGrid({ tokens_per_parameter: [least, most], asked }, 
 /** The speed of a model's training, each with its range of 80%. @type {(speeds: Speeds, row: Optimum) => object} */
 export function speedOf({ factors, asked }, { n_active, n_tokens, tokens_per_second, chips: used }) {
   const count = used ?? asked.count;
-  const speeds = factors[Math.min(count, factors.length) - 1].map((factor) => factor * tokens_per_second);
+  const speeds = factors[Math.min(asked.count, factors.length) - 1].map((factor) => factor * tokens_per_second);
   const mfu = speeds.map((speed) => (TRAINING_FLOPS * n_active * speed) / (count * asked.flops));
   const hours = [...speeds].reverse().map((speed) => n_tokens / speed / SECONDS_OF_AN_HOUR);
   return { tokens_per_second: speeds, mfu, hours };

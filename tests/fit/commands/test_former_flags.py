@@ -48,9 +48,9 @@ def suggested(*arguments):
         ("law", "--runs=runs.csv --solver=lm"),
     ],
 )
-def test_an_old_flag_is_told_with_and_without_an_equals_sign(capsys, command, typed):
-    with_equals = suggested(capsys, command, *typed.split())
-    with_spaces = suggested(capsys, command, *typed.replace("=", " ").split())
+def test_an_old_flag_is_told_with_and_without_an_equals_sign(command, typed):
+    with_equals = suggested(command, *typed.split())
+    with_spaces = suggested(command, *typed.replace("=", " ").split())
     assert " ".join(with_spaces).replace("=", " ") == " ".join(with_equals).replace("=", " ")
 
 

@@ -10,6 +10,7 @@ from fit.fitted_law.architecture_ratios import ArchitectureRatios
 from fit.fitted_law.expert_widths import ExpertShares
 from fit.fitted_law.law import Law
 from fit.fitted_law.law_files import load
+from fit.render import tables
 
 PUBLISHED = ("joint-moe-2025", "sparsity-2025", "jmoe-bytes-2026", "chinchilla-2022", "chinchilla-refit-2024")
 LIMITS = {
@@ -51,6 +52,10 @@ def test_a_law_of_mixtures_of_one_number_of_experts_says_nothing_of_others(exper
     assert "mixtures of 64 experts alone" in without.why
     with_its_number = fit.compare(["fine-grained-2024"], flops=1e21, experts=(*experts, 64))
     assert with_its_number.laws == fit.compare(["fine-grained-2024"], flops=1e21).laws
+    law = load("fine-grained-2024")
+    for which in ("1", "2"):
+        rows = tables.rows_of(which, law, law.architecture)
+        assert {row["n_experts"] for row in rows} == {64}
 
 
 def assert_answers_as_its_plan(law, limits) -> None:

@@ -11,13 +11,16 @@ import pytest
 
 import fit
 from fit import __main__ as command_line
+from fit.fitted_law.extrapolation import in_words
 from fit.fitted_law.law_files import load
+from fit.messages.units import amount
 from fit.model.architecture import Model
 from fit.planning import make_plan, make_problem
 from fit.planning.inputs.options import PlanOptions
 from fit.planning.recipe import recipe
 from fit.planning.search import by_hours, solver
 from fit.planning.space import calibration, model_grid
+from fit.render import figures, tables
 
 LAW = "joint-moe-2025"
 
@@ -285,3 +288,28 @@ def test_a_comparison_within_a_plan_knows_the_speeds_that_the_plan_knows():
     compared = {row["law"]: row for row in fit.compare([LAW, "sparsity-2025"], **options).to_dict()["laws"]}
     for name, row in compared.items():
         assert row["speed"] == beside[name]["speed"] and row["clock"] == beside[name]["clock"]
+
+
+@pytest.mark.parametrize("name", [LAW, "fine-grained-2024", "comprehensive-2025", "sparsity-2025"])
+def test_tables_and_figures_say_what_a_plan_says_of_the_laws_range(name):
+    """Also of columns that no row has, such as n_total."""
+    law = load(name)
+    plan = fit.plan(name, flops=1e21)
+    said = {row.n_experts: in_words(row.extrapolation) for row in plan.optima}
+    of_table = tables.rows_of("1", law, law.architecture, law.experts, (1e21,))
+    assert {row["n_experts"]: row["outside_fitted_range"] for row in of_table} == said
+    _, columns = figures.draw("2a", law, law.architecture, law.experts, (1e21,))
+    for row in plan.optima:
+        of_number = np.array(columns["n_experts"]) == row.n_experts
+        nearest = np.argmin(np.abs(np.log(np.array(columns["n_active"])[of_number] / row.n_active)))
+        assert np.array(columns["extrapolated"])[of_number][nearest] == bool(row.extrapolation)
+
+
+def test_intervals_of_optima_lie_outside_a_laws_range_by_its_own_counts():
+    """Table 5 of a larger vocabulary: without the rows of embedding and head that the law's runs had not."""
+    law = load(LAW)
+    larger = law.shaped(vocab_size=10**6)
+    (row,) = tables.rows_of("5", law, larger, (8,), (1e21,))
+    size = row["n_active_high"]
+    counted = size - 2 * (10**6 - 50257) * float(larger.d_model(size, 8))
+    assert row["outside_fitted_range"].startswith(f"n_active {amount(counted / law.ranges['n_active'][1])} times above")

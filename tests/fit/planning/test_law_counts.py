@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import fit
+from fit.fitted_law import extrapolation
 from fit.fitted_law.law_files import load
 from fit.fitted_law.parts import Beyond, FittedRuns, Scatter
 from fit.fitting import fitting
@@ -214,3 +215,15 @@ def test_one_model_is_predicted_by_laws_that_read_more_than_its_size():
         assert float(printed) == pytest.approx(loss, abs=1e-6)
     said = fit_command.refused("predict", "--law=comprehensive-2025", "--n_active=1e9", "--n_tokens=2e10")
     assert "--n_total is missing" in said
+
+
+def test_a_law_without_embedding_is_held_against_its_own_counts():
+    """Its runs' sizes and FLOPs are without embedding and head, and so are those of a model beside them."""
+    law = dataclasses.replace(load("joint-moe-2025"), counts_embedding=False)
+    n_active, n_tokens = 1e10, 1e12
+    d_model = float(law.architecture.d_model(n_active, 8))
+    counted = n_active - 2 * law.architecture.vocab_size * d_model
+    rows = extrapolation.of_model(law, law.architecture, 8, n_active, n_tokens)
+    values = {row["column"]: row["value"] for row in rows}
+    assert values["n_active"] == pytest.approx(counted)
+    assert values["training_flops"] == pytest.approx(6 * counted * n_tokens)
