@@ -201,17 +201,17 @@ def test_a_fit_notes_how_wide_and_deep_its_runs_were(tmp_path):
 
 def test_one_model_is_predicted_by_laws_that_read_more_than_its_size():
     """By the printed formulas; the fine-grained law's N leaves the embedding out, which --n_embedding says."""
-    model = ["--n_active=1e9", "--n_total=8e9", "--n_tokens=2e10", "--n_experts=16", "--top_k=2", "--granularity=2"]
-    expected = {
-        "fine-grained-2024": 0.47 + (2.1 / 2**0.58 + 18.1) / 7.9e9**0.115 + 30.8 / 2e10**0.147,
-        "sparsity-2025": 16612.50 / 8e9**0.5962
+    model = ["--n_active=1e9", "--n_total=8e9", "--n_tokens=2e10", "--n_experts=16", "--n_embedding=1e8"]
+    fine = 0.47 + (2.1 / 2**0.58 + 18.1) / 7.9e9**0.115 + 30.8 / 2e10**0.147
+    sparse = (
+        16612.50 / 8e9**0.5962
         + 5455.67 / 2e10**0.3954
         + 0.4598 / (1 / 8) ** -0.1666
         + 17.26 / ((1 / 8) ** 0.1603 * 8e9**0.1595)
-        + 0.94,
-    }
-    for law, loss in expected.items():
-        printed = fit_command.printed("predict", f"--law={law}", "--n_embedding=1e8", *model)
+        + 0.94
+    )
+    for law, read, loss in (("fine-grained-2024", "granularity", fine), ("sparsity-2025", "top_k", sparse)):
+        printed = fit_command.printed("predict", f"--law={law}", f"--{read}=2", *model)
         assert float(printed) == pytest.approx(loss, abs=1e-6)
     said = fit_command.refused("predict", "--law=comprehensive-2025", "--n_active=1e9", "--n_tokens=2e10")
     assert "--n_total is missing" in said
