@@ -134,9 +134,7 @@ def built(architecture: Architecture, style: Style, d_model: int, n_blocks: int,
       d_model, n_blocks: its width and depth.
       routed: its experts as the trainer counts them.
     """
-    shape = fields(architecture, style, d_model, routed)
-    del shape["d_model"], shape["n_experts"]
-    return Model(architecture, n_blocks, routed, d_model, fields=shape)
+    return Model(architecture, n_blocks, routed, d_model, fields=fields(architecture, style, d_model, routed))
 
 
 def fields(architecture: Architecture, style: Style, d_model: int, routed: int) -> dict[str, int]:

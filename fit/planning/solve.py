@@ -11,7 +11,8 @@ from fit.messages.finding import Finding, finding
 from fit.messages.units import say
 from fit.model.architecture import Architecture
 from fit.planning import make_problem
-from fit.planning.chosen import optimum, widths_of_runs
+from fit.planning.chosen import widths_of_runs
+from fit.planning.chosen.optima import optima_of
 from fit.planning.chosen.optimum import Infeasible, Optimum
 from fit.planning.inputs.options import PlanOptions
 from fit.planning.inputs.problem import Problem
@@ -107,7 +108,7 @@ def solve(problem: Problem, target_loss: float | None) -> Solution:
     if target_loss is not None:
         _check_target(problem, target_loss)
         problem, reached = target.reach(problem, target_loss)
-    optima, infeasible = optimum.optima_of(problem)
+    optima, infeasible = optima_of(problem)
     ranking = odds.rank(problem, optima, by_medians=reached is not None)
     return Solution(problem, optima, infeasible, ranking, reached)
 

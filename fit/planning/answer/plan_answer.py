@@ -14,7 +14,7 @@ from fit.messages.units import counted, say
 from fit.model.chips import CHIPS
 from fit.planning.answer import odds_line, plan_details, price_line, recipe_lines, speed_lines, task_lines
 from fit.planning.chosen.buildable import Buildable
-from fit.planning.chosen.optimum import Optimum
+from fit.planning.chosen.chosen_model import ChosenModel
 from fit.planning.plan import Plan
 from fit.planning.space.model_grid import nearest_experts
 
@@ -68,7 +68,7 @@ def what_to_train(plan: Plan) -> str:
     """The sentence on what to train and how sure its loss is: the model to build, else the continuous optimum."""
     model = plan.buildable or plan.best
     counted = ""
-    if plan.buildable and plan.buildable.experts_of_law != plan.buildable.n_experts:
+    if plan.buildable and plan.buildable.law_experts != plan.buildable.n_experts:
         counted = say(
             "; the law counts its {n_experts} experts as {law_experts:.4g} as wide as a dense layer", **plan.buildable
         )
@@ -90,10 +90,10 @@ def continuous(plan: Plan) -> Iterator[Line]:
         return
     more = -built.loss_of_building
     other = ""
-    if not math.isclose(built.experts_of_law, plan.best.n_experts, rel_tol=0.05):
+    if not math.isclose(built.law_experts, plan.best.n_experts, rel_tol=0.05):
         other = "; with whole blocks and heads none with this number of experts meets the limits"
-        if plan.problem and built.experts_of_trainer == nearest_experts(plan.problem.architecture, plan.best.n_experts):
-            other = f"; {built.experts_of_trainer} experts are the nearest number that is built"
+        if plan.problem and built.n_experts == nearest_experts(plan.problem.architecture, plan.best.n_experts):
+            other = f"; {built.n_experts} experts are the nearest number that is built"
     yield Line.of(
         "",
         "Continuous optimum (sizes that need not be whole blocks and heads): {model} with {n_active:amount} active on "
@@ -106,7 +106,7 @@ def continuous(plan: Plan) -> Iterator[Line]:
     )
 
 
-def _kind(model: Optimum | Buildable) -> str:
+def _kind(model: ChosenModel) -> str:
     """Dense or a mixture, in words."""
     return say(sentences.MIXTURE if model.n_experts > 1 else sentences.DENSE, **model)
 
@@ -139,7 +139,7 @@ def _shape(built: Buildable) -> Line:
     if built.n_experts == 1:
         parts.append(f"d_ff {built.d_ff}")
     else:
-        parts.append(f"{built.experts_of_trainer} experts of width {built.width_of_expert} (top {built.top_k or 1})")
+        parts.append(f"{built.n_experts} experts of width {built.width_of_expert} (top {built.top_k or 1})")
         if built.n_shared_experts:
             parts.append(f"{built.n_shared_experts} shared")
         if built.n_dense_blocks:

@@ -27,7 +27,7 @@ from fit.planning.emit import emitted
 from fit.planning.inputs.training_chips import nearest_experts_value
 from fit.planning.plan import Plan
 from fit.planning.recipe import which_recipe
-from fit.planning.recipe.recipe import PAPERS_LAW
+from fit.planning.recipe.runs_recipe import PAPERS_LAW
 
 FAR = 100  # times outside the fitted sizes and tokens: there a config tuned within them does not serve
 SHAPE = ("d_model", "n_blocks", "n_heads", "d_ff", "n_experts", "vocab_size")
@@ -80,7 +80,7 @@ def source(law: Law, plan: Plan, base: str | None = None) -> str:
     elif not os.path.exists(base) and not is_shipped(base):
         raise UserError(f"--base_config={base}: no such file")
     is_recipes_own = is_same(base, plan.base_config)
-    is_pretrain = is_recipes_own and built.as_published
+    is_pretrain = is_recipes_own and built.recipe.as_published
     begin, get_config = _start(base)
     body = [f"config = {get_config}", *_shape(built, is_pretrain)]
     overrides = _overrides(law, plan, built, base)
@@ -170,7 +170,7 @@ def _ramp(batch_tokens: Iterable[Iterable[int]]) -> str:
 def _shape(built: Buildable, all_fields: bool) -> list[str]:
     """Lines that set the fields of the model's shape. all_fields: also those that the plan leaves as the paper has
     them, which configs/pretrain.py sets otherwise."""
-    fields = {**built, "n_experts": built.experts_of_trainer}
+    fields: Json = {**built}
     if all_fields:
         fields = PAPERS_SHAPE | fields
     return [f"config.model.{name} = {fields[name]}" for name in (*SHAPE, *BUILT) if name in fields]
@@ -308,7 +308,7 @@ def _docstring(plan: Plan, built: Buildable, base: str) -> str:
     """The docstring of the config: model, plan, what it extrapolates, and where its rate comes from."""
     constraints = dict(plan.constraints)
     if isinstance(constraints.get("flops"), dict):
-        constraints["flops"] = nearest_experts_value(constraints["flops"], built.experts_of_law)
+        constraints["flops"] = nearest_experts_value(constraints["flops"], built.law_experts)
     limits = ", ".join(f"{name} {value:g}" for name, value in constraints.items() if value)
     lines = [say(CONFIG_MODEL, **built), "", say(CONFIG_PLANNED, law=plan.law, given=limits)]
     if built.extrapolation:

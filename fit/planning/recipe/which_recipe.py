@@ -134,11 +134,13 @@ def batches_of(law: Law) -> Ramp:
 
 def has_papers_shape(model: Model) -> bool:
     """Whether heads, feed-forward layers and vocabulary are the paper's, and no other field is set."""
-    d_model = model.fields["d_model"]
-    return model.fields == dict(
+    fields = model.fields
+    d_model = fields["d_model"]
+    return fields == dict(
         d_model=d_model,
-        n_blocks=model.fields["n_blocks"],
+        n_blocks=fields["n_blocks"],
         n_heads=d_model // PAPER.width_per_block,
         d_ff=round(PAPER.ff * d_model),
         vocab_size=PAPER.vocab_size,
+        n_experts=fields["n_experts"],
     )

@@ -9,7 +9,8 @@ from fit.fitted_law import law_counts
 from fit.fitted_law.law import Law, load
 from fit.model.architecture import Architecture
 from fit.planning import make_problem
-from fit.planning.chosen import optimum, widths_of_runs
+from fit.planning.chosen import widths_of_runs
+from fit.planning.chosen.optima import optimum_at
 from fit.planning.chosen.optimum import Optimum
 from fit.planning.context import other_budget, reasons_to_doubt, reference_model
 from fit.planning.context.other_budget import OtherBudget
@@ -151,7 +152,7 @@ class _Solution:
     @functools.cached_property
     def best(self) -> Optimum:
         """The best model."""
-        return optimum.optimum_at(self.problem, self.models, self.index, None)
+        return optimum_at(self.problem, self.models, self.index, None)
 
 
 def _solve(problem: Problem) -> _Solution | None:

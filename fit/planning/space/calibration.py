@@ -64,7 +64,7 @@ def measured_runs(problem: Problem, path: str) -> list[MeasuredRun]:
         routed = int(float(row["n_experts"]))
         model = _model_of(problem, width, routed)
         columns = {name: measured.whole(row, name, f"--speeds={path}") for name in MODEL_FIELDS if row.get(name)}
-        return ModelShape.of_config(model.fields | dict(n_experts=routed) | columns)
+        return ModelShape.of_config(model.fields | columns)
 
     chips = problem.chips
     return measured.read_own(path, shape_of, chips.kind, chips.count, which_recipe.PRETRAIN_SEQUENCE)

@@ -159,7 +159,7 @@ def trainable(e):
 
 def _in_layouts(model, e, published, count):
     """(active parameters, seconds of a token, least and most tokens) of a model in all layouts of so many chips."""
-    shape = ModelShape.of_config(model.fields | dict(n_experts=e))
+    shape = ModelShape.of_config(model.fields)
     is_beyond = shape.n_active > load(JOINT).ranges["n_active"][1]
     kv_heads = model.fields.get("n_kv_heads", model.fields["n_heads"])
     for of_model, expert in itertools.product((1, 2, 4, 8), range(1, count + 1)):
