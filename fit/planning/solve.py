@@ -3,7 +3,6 @@
 import dataclasses
 import math
 
-from fit.aliases import Json
 from fit.errors import UserError
 from fit.fitted_law.law import Law
 from fit.messages import sentences
@@ -13,7 +12,7 @@ from fit.model.architecture import Architecture
 from fit.planning import make_problem
 from fit.planning.chosen import widths_of_runs
 from fit.planning.chosen.optima import optima_of
-from fit.planning.chosen.optimum import Infeasible, Optimum
+from fit.planning.chosen.optimum import BestOfWidth, Infeasible, Optimum
 from fit.planning.inputs.options import PlanOptions
 from fit.planning.inputs.problem import Problem
 from fit.planning.search import target
@@ -43,7 +42,7 @@ class Solution:
     infeasible: list[Infeasible]
     ranking: Ranking
     reached: Target | None
-    architectures: list[Json] | None = None
+    architectures: list[BestOfWidth] | None = None
     left_out: tuple[Finding, ...] = ()
 
     @property
@@ -78,10 +77,10 @@ def best_of_architectures(law: Law, options: PlanOptions) -> Solution:
     rows = []
     for solution in solutions:
         of_best = {name: solution.best[name] for name in OF_ARCHITECTURES}
-        rows.append(dict(active_width=solution.problem.architecture.active_width) | of_best)
+        rows.append(BestOfWidth(active_width=solution.problem.architecture.active_width, **of_best))
     return dataclasses.replace(
         best,
-        architectures=sorted(rows, key=lambda row: row["active_width"]),
+        architectures=sorted(rows, key=lambda row: row.active_width),
         left_out=tuple(finding("width_left_out", used=each.active_width, why=str(error)) for each, error in refusals),
     )
 

@@ -74,7 +74,7 @@ def _laws_on_reference_model(result: Comparison) -> Iterator[Line]:
         return
     saved = [1 - like.flops_share for like in likes if like.flops_share is not None and like.flops_share < 1]
     words = say(SAVED, least=min(saved), most=max(saved)) if saved else ""
-    yield Line(result.like["name"], say(LIKE, count=len(saved), laws=len(likes), saved=words))
+    yield Line(result.like.name, say(LIKE, count=len(saved), laws=len(likes), saved=words))
 
 
 def _details(result: Comparison) -> Iterator[list[Line]]:

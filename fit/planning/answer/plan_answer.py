@@ -16,6 +16,7 @@ from fit.planning.answer import odds_line, plan_details, price_line, recipe_line
 from fit.planning.chosen.buildable import Buildable
 from fit.planning.chosen.chosen_model import ChosenModel
 from fit.planning.plan import Plan
+from fit.planning.several_laws.on_reference_model import ReferencePlans
 from fit.planning.space.model_grid import nearest_experts
 
 # codes of the findings that the lines say in their own words
@@ -48,7 +49,7 @@ def _answer(plan: Plan) -> Iterator[Line]:
     if plan.clock:
         yield from speed_lines.differing(plan.clock)
     if plan.like is not None:
-        yield from _reference_model(plan)
+        yield from _reference_model(plan.like, plan.law)
     yield price_line.price(plan)
     if "serve_tokens_per_second" in plan.constraints:
         yield price_line.serve(plan)
@@ -111,23 +112,22 @@ def _kind(model: ChosenModel) -> str:
     return say(sentences.MIXTURE if model.n_experts > 1 else sentences.DENSE, **model)
 
 
-def _reference_model(plan: Plan) -> Iterator[Line]:
-    """The line of the planning law on the model to start from."""
-    assert plan.like is not None
-    for by_law in plan.like.get("laws", []):
-        like = by_law.like
-        if by_law.law != plan.law or like is None:
+def _reference_model(reference: ReferencePlans, law: str) -> Iterator[Line]:
+    """The line of the planning law on the model to start from. law: its name."""
+    for plan in reference.laws or []:
+        trained = plan.like
+        if plan.law != law or trained is None:
             continue
-        stands = "nothing reaches its loss with fewer FLOPs"
-        if like.flops_share is not None and like.flops_share < 1:
-            stands = say("{saved:.0%} fewer FLOPs would reach its loss", saved=1 - like.flops_share)
+        verdict = "nothing reaches its loss with fewer FLOPs"
+        if trained.flops_share is not None and trained.flops_share < 1:
+            verdict = say("{saved:.0%} fewer FLOPs would reach its loss", saved=1 - trained.flops_share)
         yield Line.of(
-            plan.like["name"],
+            reference.name,
             "{n_active:amount} active of {n_total:amount} parameters; this budget trains it on {its_tokens:amount} "
             "tokens; by the law {verdict}",
-            **plan.like,
-            its_tokens=like.n_tokens,
-            verdict=stands,
+            **reference,
+            its_tokens=trained.n_tokens,
+            verdict=verdict,
         )
 
 

@@ -61,6 +61,18 @@ class Optimum(Record):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class BestOfWidth(Record):
+    """The best model whose tokens use experts of one width, in widths of the dense layer."""
+
+    active_width: float
+    n_experts: int
+    n_active: float
+    n_total: float
+    n_tokens: float
+    loss: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Infeasible(Record):
     """A number of experts with which no model is feasible, and why."""
 
