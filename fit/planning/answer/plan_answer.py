@@ -68,9 +68,9 @@ def _answer(plan: Plan) -> Iterator[Line]:
 def what_to_train(plan: Plan) -> str:
     """The sentence on what to train and how sure its loss is: the model to build, else the continuous optimum."""
     model = plan.buildable or plan.best
-    counted = ""
+    in_law = ""
     if plan.buildable and plan.buildable.law_experts != plan.buildable.n_experts:
-        counted = say(
+        in_law = say(
             "; the law counts its {n_experts} experts as {law_experts:.4g} as wide as a dense layer", **plan.buildable
         )
     return say(
@@ -78,8 +78,8 @@ def what_to_train(plan: Plan) -> str:
         **model,
         model=_kind(model),
         total=say(sentences.TOTAL, **model) if model.n_experts > 1 else "",
-        interval="",
-        counted=counted,
+        interval="",  # that of the planner page
+        counted=in_law,
         built="" if plan.buildable else "; with whole blocks and heads no model meets the limits",
     )
 
@@ -89,7 +89,6 @@ def continuous(plan: Plan) -> Iterator[Line]:
     built = plan.buildable
     if built is None or "hours" in plan.constraints:
         return
-    more = -built.loss_of_building
     other = ""
     if not math.isclose(built.law_experts, plan.best.n_experts, rel_tol=0.05):
         other = "; with whole blocks and heads none with this number of experts meets the limits"
@@ -101,8 +100,8 @@ def continuous(plan: Plan) -> Iterator[Line]:
         "{n_tokens:amount} tokens, loss {loss:.4f}, {apart:.4f} {which}{other}",
         **plan.best,
         model=_kind(plan.best),
-        apart=abs(more),
-        which="more" if more > 0 else "less",
+        apart=abs(built.loss_of_building),
+        which="more" if built.loss_of_building < 0 else "less",
         other=other,
     )
 

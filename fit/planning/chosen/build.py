@@ -70,7 +70,7 @@ def _built(problem: Problem, optima: list[Optimum], best: Optimum, chosen: Train
         layout = layout_of(candidate)
         ramp = layout.ramp
     as_published = None if chosen.models.style is None else chosen.models.as_published
-    recipe = recipe_of(law, model, n_tokens, problem.request.family, ramp, as_published)
+    recipe = recipe_of(law, model, n_tokens, problem.request.like_published, ramp, as_published)
     has_final_norm = recipe.as_published or model.architecture.final_norm
     forward_flops = int(shape.forward_flops(recipe.sequence))
     interval = _interval(problem, shape, law_experts, n_tokens)
@@ -91,8 +91,7 @@ def _built(problem: Problem, optima: list[Optimum], best: Optimum, chosen: Train
         **recipe.row(),
         layout=layout,
         extrapolation=extrapolation_of(
-            law,
-            problem.architecture,
+            problem,
             n_experts=law_experts,
             n_active=n_active,
             n_tokens=n_tokens,

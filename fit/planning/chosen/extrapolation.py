@@ -2,13 +2,11 @@
 
 from fit.aliases import Json
 from fit.fitted_law import law_counts
-from fit.fitted_law.law import Law
-from fit.model.architecture import Architecture
+from fit.planning.inputs.problem import Problem
 
 
 def extrapolation_of(
-    law: Law,
-    architecture: Architecture,
+    problem: Problem,
     n_experts: float,
     n_active: float,
     n_tokens: float,
@@ -20,14 +18,15 @@ def extrapolation_of(
     Parameters and FLOPs are those that the blocks would have with the law's own vocabulary.
 
     Args:
-      law: The law that plans.
-      architecture: How the model is built.
+      problem: With the law, and how the model is built.
       n_experts: As the law counts them.
       n_active: Active parameters, with embedding and head.
       n_tokens: Training tokens.
       n_total: All parameters, with embedding and head; None where they do not matter.
       shape: (d_model, n_blocks); None takes those of the architecture's models of this size.
     """
+    law = problem.law
+    architecture = problem.architecture
     if shape is None:
         width = float(architecture.d_model(n_active, n_experts))
         shape = (width, width / architecture.width_per_block)

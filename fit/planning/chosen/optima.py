@@ -79,8 +79,7 @@ def optimum_at(problem: Problem, best_models: BestModels, i: int, near: list[flo
         inference_flops_per_token=INFERENCE * n_active,
         near_optimal_n_active=near,
         extrapolation=extrapolation_of(
-            problem.law,
-            architecture,
+            problem,
             n_experts=e,
             n_active=n_active,
             n_tokens=n_tokens,

@@ -95,17 +95,12 @@ def against_dense(problem: Problem, best: Optimum) -> DenseComparison | None:
     model = solved.row()
     return DenseComparison(
         **model,
-        extrapolation=extrapolation_of(problem.law, problem.architecture, **_counts(model)),
+        extrapolation=extrapolation_of(problem, model["n_experts"], model["n_active"], model["n_tokens"]),
         loss_saved=float(solved.loss) - best.loss,
         **savings,
         inference_flops_ratio=best.n_active / float(solved.n_active),
         explicit=tuple(savings),
     )
-
-
-def _counts(model: Json) -> Json:
-    """The fields of a row of BestModels that extrapolation_of reads."""
-    return {name: model[name] for name in ("n_experts", "n_active", "n_tokens")}
 
 
 def rules_of_thumb(problem: Problem, best: Optimum) -> list[RuleOfThumb] | None:
@@ -116,7 +111,8 @@ def rules_of_thumb(problem: Problem, best: Optimum) -> list[RuleOfThumb] | None:
     """
     if problem.is_by_hours or not are_compared(problem):
         return None
-    law = repeats.of_fresh_text(problem).law
+    fresh = repeats.of_fresh_text(problem)
+    law = fresh.law
     architecture = problem.architecture
     flops = _of_dense_models(problem, best.n_experts).constraints.flops
     dense = solver.best_models(Problem(law, architecture, Constraints(flops=flops)), 1.0)
@@ -135,7 +131,7 @@ def rules_of_thumb(problem: Problem, best: Optimum) -> list[RuleOfThumb] | None:
             dense_loss=float(dense.loss),
             holds=bool(mixture.loss < dense.loss),
             flops_ratio=float(training_flops(mixture.n_active, mixture.n_tokens) / flops),
-            extrapolation=extrapolation_of(law, architecture, **_counts(model)),
+            extrapolation=extrapolation_of(fresh, model["n_experts"], model["n_active"], model["n_tokens"]),
         )
         rows.append(row)
     return rows

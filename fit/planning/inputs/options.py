@@ -315,11 +315,11 @@ class BudgetOptions(Options):
         A model to start from fixes the width per block and the share of key-value heads.
         """
         if self.shape.paper:
-            return dataclasses.replace(PAPER_SHAPE, family=self.like is not None)
+            return dataclasses.replace(PAPER_SHAPE, like_published=self.like is not None)
         fixed = {name for name in ("width_per_block", "kv_share") if getattr(self.shape, name) is not None}
         if self.like is not None:
             fixed |= {"width_per_block", "kv_share"}
-        return ShapeRequest(frozenset(fixed), family=self.like is not None)
+        return ShapeRequest(frozenset(fixed), like_published=self.like is not None)
 
 
 @dataclasses.dataclass(kw_only=True)

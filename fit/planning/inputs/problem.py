@@ -102,7 +102,7 @@ class Problem:
         return self.constraints.request
 
     @property
-    def padded(self) -> Architecture:
+    def padded_architecture(self) -> Architecture:
         """The architecture with the vocabulary that is built."""
         vocab_size = hardware.padded(self.architecture.vocab_size)
         return dataclasses.replace(self.architecture, vocab_size=vocab_size)

@@ -21,7 +21,7 @@ def recipe_of(
     law: Law,
     model: Model,
     n_tokens: float,
-    family: bool = False,
+    like_published: bool = False,
     batches: Ramp | None = None,
     as_published: bool | None = None,
 ) -> Recipe:
@@ -31,21 +31,21 @@ def recipe_of(
       law: What it is planned by.
       model: What is trained.
       n_tokens: Training tokens.
-      family: Whether the model is built like a published one, whose vocabulary and blocks are not those of the law's
-        runs.
+      like_published: Whether the model is built like a published one, whose vocabulary and blocks are not those of the
+        law's runs.
       batches: Those of its layout; None for the best.
       as_published: Whether its recipe is that of published models; None where its size tells.
     """
     if as_published is None:
-        as_published = which_recipe.is_published(law, model, n_tokens, family)
+        as_published = which_recipe.is_published(law, model, n_tokens, like_published)
     if as_published:
         recipe = recipe_of_published_models(law, model, n_tokens, batches)
     else:
         recipe = recipe_of_runs(law, model, n_tokens, batches)
-    return dataclasses.replace(recipe, rate_note=_rate_note(law, model, n_tokens, family, recipe))
+    return dataclasses.replace(recipe, rate_note=_rate_note(law, model, n_tokens, like_published, recipe))
 
 
-def _rate_note(law: Law, model: Model, n_tokens: float, family: bool, recipe: Recipe) -> str:
+def _rate_note(law: Law, model: Model, n_tokens: float, like_published: bool, recipe: Recipe) -> str:
     """Why the peak learning rate jumps where plans leave the law's runs, in words; "" where it does not.
 
     Within the runs a plan has their recipe, beyond them that of published models. Their rates may be far apart.
@@ -57,7 +57,7 @@ def _rate_note(law: Law, model: Model, n_tokens: float, family: bool, recipe: Re
     if not recipe.as_published:
         other: float | None = rates.learning_rate(run)[0]
         sentence = sentences.RATE_WITHIN
-    elif family or which_recipe.beyond(law, model, n_tokens) == 1:
+    elif like_published or which_recipe.beyond(law, model, n_tokens) == 1:
         return ""  # plans within the runs have this recipe, too
     else:
         base, _ = which_recipe.runs_config(law, which_recipe.has_papers_shape(model))

@@ -3,16 +3,14 @@
 Where the law's own runs tell the best rate or batch, these are by the law.
 """
 
-import numpy as np
-
 from fit.fitted_law.law import Law
 from fit.fitted_law.tuning import Estimate
 from fit.messages import sentences
 from fit.messages.finding import Finding, finding
 from fit.messages.units import say
 from fit.model.architecture import Model, Ramp
-from fit.model.shape import ModelShape
 from fit.planning.recipe import ramps, rates, which_recipe
+from fit.planning.recipe.allowed_batches import batch_laws_of
 from fit.planning.recipe.recipe import RateLawRow, Recipe, findings_on_steps, tuning_columns
 from fit.planning.recipe.which_recipe import PRETRAIN_CONFIG, PRETRAIN_SEQUENCE
 
@@ -38,7 +36,7 @@ def recipe_of_published_models(law: Law, model: Model, n_tokens: float, ramp: Ra
     if best_batch:
         batch, lowest_batch, highest_batch = _ends(best_batch)
     batches = ramp or ramps.published(batch, n_tokens, PRETRAIN_SEQUENCE)
-    rows = [_law_row(rate_law, run) for rate_law in rates.laws_for(run)]
+    rows = [_law_row(rate_law, run) for rate_law in rates.laws_for(run.kind)]
     *first, last = [row.law for row in rows]
     names = f"{', '.join(first)} and {last}"
     rate_from = names
@@ -69,21 +67,6 @@ def recipe_of_published_models(law: Law, model: Model, n_tokens: float, ramp: Ra
         laws=tuple(rows),
         note=note,
         findings=(*findings, *findings_on_steps(batches, n_tokens)),
-    )
-
-
-def batch_laws_of(law: Law, shape: ModelShape) -> rates.BatchLaws:
-    """The batches that the recipe of published models allows, for a shape.
-
-    They follow from the best batch of the law's own runs where these tell it, else from published laws.
-    """
-    if law.tuning and law.tuning.with_batch:
-        line = law.tuning.batch_line(n_active=shape.n_active, n_experts=np.asarray(shape.n_experts, float))
-        return rates.BatchLaws(best=line, others=())
-    return rates.batch_laws(
-        total=np.asarray(shape.n_total - shape.embedding_and_head),
-        flops_per_token=np.asarray(rates.flops_per_token(shape, PRETRAIN_SEQUENCE)),
-        is_mixture=bool(np.all(np.greater(shape.n_experts, 1))),
     )
 
 

@@ -9,6 +9,7 @@ from fit.messages.finding import Finding, finding
 from fit.messages.units import say
 from fit.model.architecture import Model, Ramp
 from fit.planning.recipe import rates, which_recipe
+from fit.planning.recipe.allowed_batches import LEAST_BATCH
 from fit.planning.recipe.recipe import Recipe, findings_on_steps, tuning_columns
 
 PAPERS_LAW = "joint-moe-2025"
@@ -114,7 +115,7 @@ def _interval(tuning: Tuning, best: Estimate, ends: str) -> str:
 def _allowed_batches(law: Law, n_tokens: float) -> tuple[float, float]:
     """(least, largest) batch by the recipe of the law's runs: meshes may ask for less than their own batch."""
     most = max(tokens for start, tokens in which_recipe.batches_of(law) if start < n_tokens)
-    return rates.LEAST_BATCH * most, float(most)
+    return LEAST_BATCH * most, float(most)
 
 
 def _findings_on_batches(ramp: Ramp | None, known: Ramp | None) -> list[Finding]:

@@ -16,7 +16,8 @@ from fit.model.architecture import Architecture, Model, Ramp
 from fit.model.shape import ModelShape
 from fit.planning.inputs.constraints import Constraints
 from fit.planning.inputs.problem import Problem
-from fit.planning.recipe import published_recipe, rates, which_recipe
+from fit.planning.recipe import which_recipe
+from fit.planning.recipe.allowed_batches import BatchLaws, batch_laws_of
 from fit.planning.space import shapes
 
 
@@ -29,7 +30,6 @@ class ModelGrid:
       style: How their shapes follow from their widths; None for whole blocks and heads of the architecture's own shape.
       shape: Fields of config.model, and their counts.
       uncounted: Parameters of embedding and head that the law does not count.
-      as_published: Whether recipe and style are those of published models, else of the law's runs.
       sequence: Tokens of a row of the recipe.
       ramp: The batches of the law's runs; None by the recipe of published models, whose batches follow from size and
         tokens.
@@ -45,7 +45,6 @@ class ModelGrid:
     style: hardware.Style | None
     shape: ModelShape
     uncounted: Array
-    as_published: bool
     sequence: int
     ramp: Ramp | None
     law_experts: float
@@ -53,8 +52,13 @@ class ModelGrid:
     memory_bytes: Array
     least_tokens: Array
     most_tokens: Array
-    batch_laws: rates.BatchLaws
+    batch_laws: BatchLaws
     limited_by: Array
+
+    @property
+    def as_published(self) -> bool:
+        """Whether the recipe is that of published models, else of the law's runs."""
+        return self.style is not None and self.style.as_published
 
     @functools.cached_property
     def n_active(self) -> Array:
@@ -169,7 +173,7 @@ def loss_of_shapes(
     else:
         n_total = models.n_total[rows] - models.uncounted[rows]
         counts = dict(n_active=n_active, n_total=n_total, n_tokens=tokens)
-        loss = law.loss(coefficients, problem.padded.structure(models.law_experts) | counts)
+        loss = law.loss(coefficients, problem.padded_architecture.structure(models.law_experts) | counts)
     return np.where(n_tokens >= 1, loss, np.inf)
 
 
@@ -200,15 +204,16 @@ def nearest_experts(architecture: Architecture, n_experts: float) -> int:
 
 def _models(problem: Problem, routed: int, as_published: bool) -> ModelGrid:
     """The models of one recipe. `routed`: experts as the trainer counts them."""
-    style = hardware.style_of(problem.padded, as_published, problem.request.fixed)
-    shape = shapes.shapes(problem.grid, problem.padded, style, routed)
+    architecture = problem.padded_architecture
+    request = problem.request
+    style = hardware.style_of(architecture, as_published, request.fixed)
+    shape = shapes.shapes(problem.grid, architecture, style, routed)
     base, _ = which_recipe.runs_config(problem.law, False)
-    family = problem.request.family
     has_recipe, least, most = which_recipe.tokens_of_recipe(
-        problem.law, problem.padded, shape, as_published, base, family
+        problem.law, architecture, shape, as_published, base, request.like_published
     )
     rows = np.flatnonzero(has_recipe)
-    return _described(problem, problem.padded, style, take(shape, rows), as_published, least[rows], most[rows])
+    return _described(problem, architecture, style, take(shape, rows), least[rows], most[rows])
 
 
 def whole_models(problem: Problem, n_experts: float, models: list[Model]) -> ModelGrid:
@@ -218,7 +223,7 @@ def whole_models(problem: Problem, n_experts: float, models: list[Model]) -> Mod
         fields[name] = np.array([getattr(model.shape, name) for model in models], float)
     shape = dataclasses.replace(models[0].shape, **fields)
     no_tokens = np.zeros(len(models))
-    described = _described(problem, problem.architecture, None, shape, False, no_tokens, no_tokens + np.inf)
+    described = _described(problem, problem.architecture, None, shape, no_tokens, no_tokens + np.inf)
     return dataclasses.replace(described, law_experts=n_experts)
 
 
@@ -227,13 +232,13 @@ def _described(  # noqa: PLR0913  what describes models
     architecture: Architecture,
     style: hardware.Style | None,
     shape: ModelShape,
-    as_published: bool,
     least: Array,
     most: Array,
 ) -> ModelGrid:
     """The ModelGrid of these shapes. least, most: least_tokens and most_tokens of ModelGrid."""
     constraints = problem.constraints
     routed = int(np.asarray(shape.n_experts))
+    as_published = style is not None and style.as_published
     final_norm = as_published or architecture.final_norm
     exact = np.asarray(shape.exact_parameters(as_published, final_norm))
     memory_bytes = constraints.bytes_per_parameter * exact + np.asarray(constraints.cache_bytes(shape))
@@ -242,7 +247,6 @@ def _described(  # noqa: PLR0913  what describes models
         style=style,
         shape=shape,
         uncounted=law_counts.uncounted_rows(problem.law, architecture) * np.asarray(shape.d_model),
-        as_published=as_published,
         sequence=which_recipe.sequence_of(problem.law, as_published),
         ramp=None if as_published else which_recipe.batches_of(problem.law),
         law_experts=hardware.law_experts(problem.architecture, routed),
@@ -250,7 +254,7 @@ def _described(  # noqa: PLR0913  what describes models
         memory_bytes=memory_bytes,
         least_tokens=least,
         most_tokens=most,
-        batch_laws=published_recipe.batch_laws_of(problem.law, shape),
+        batch_laws=batch_laws_of(problem.law, shape),
         limited_by=_limited_by(constraints, shape, memory_bytes),
     )
 

@@ -216,7 +216,7 @@ def _batches(model, unit, published, is_beyond):
 
         def allowed(n_tokens, batch=batch):
             run = rates.run_of(model.shape, n_tokens, 4096)
-            batches = [law.batch_tokens(run) for law in rates.laws_for(run)]
+            batches = [law.batch_tokens(run) for law in rates.laws_for(run.kind)]
             mean = math.exp(sum(map(math.log, batches)) / len(batches))
             return mean >= batch, min(*batches, mean / 2) <= batch
 
