@@ -313,7 +313,6 @@ class Model:
       architecture: how it is built.
       fields: those of the trainer's config.model that a plan chooses, first those that every model has.
       shape: what counts it.
-      exact_parameters: every weight, with two norms with bias a block.
       rounding_factor: by what factor, at most, rounding to whole blocks and heads changed the architecture's ratios:
         width per block, heads of keys and values per head, width of all heads. 1 where it changed none.
     """
@@ -335,22 +334,18 @@ class Model:
           fields: of the trainer's config.model, instead of those that follow from the architecture.
         """
         d_model = width or n_blocks * architecture.width_per_block
-        head_dim = architecture.width_per_block
         self.architecture = architecture
         self.fields: Json = dict(
             d_model=d_model,
             n_blocks=n_blocks,
-            n_heads=d_model // head_dim,
+            n_heads=d_model // architecture.width_per_block,
             d_ff=EXPERT // 3 * d_model,
             vocab_size=architecture.vocab_size,
             n_experts=n_experts,
         )
         self.fields |= architecture.fields(d_model, n_experts) if fields is None else fields
-        if fields is not None:
-            head_dim = d_model // self.fields["n_heads"]
-        shape = ModelShape.of_config(dict(head_dim=head_dim, tied_embeddings=architecture.tied) | self.fields)
+        shape = ModelShape.of_config(dict(tied_embeddings=architecture.tied) | self.fields)
         self.shape = shape
-        self.exact_parameters = int(shape.exact_parameters(False, architecture.final_norm))
         changes = (
             d_model / (n_blocks * architecture.width_per_block),
             shape.key_units / shape.query_units / architecture.kv_share,

@@ -133,11 +133,6 @@ class TrainedModel:
         return float(np.asarray(self.models.shape.d_model)[self.row])
 
     @property
-    def n_blocks(self) -> int:
-        """Its depth."""
-        return int(np.asarray(self.models.shape.n_blocks)[self.row])
-
-    @property
     def memory_bytes(self) -> float:
         """Bytes of weights and cache when the model is served."""
         return float(self.models.memory_bytes[self.row])

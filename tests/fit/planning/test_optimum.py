@@ -258,8 +258,8 @@ def test_buildable_is_best_of_all_depths_and_widths(law, memory, kv_tokens):
 def test_another_number_of_experts_is_built_only_where_the_planned_one_does_not_fit():
     """Norms and routers are more than what the law counts: a memory that the smallest planned model fills is too
     small."""
-    smallest = architecture.Model(PAPER, 1, 2)
-    memory_gb = (smallest.shape.n_total + smallest.exact_parameters) / 1e9
+    smallest = architecture.Model(PAPER, 1, 2).shape
+    memory_gb = (smallest.n_total + smallest.exact_parameters(False, False)) / 1e9
     made = fit.plan("joint-moe-2025", flops=1e17, memory_gb=memory_gb, shape="paper", experts=[1, 2])
     assert made.best.n_experts == 2 and made.buildable.n_experts == 1
     said = " ".join(str(made).split())
