@@ -13,8 +13,7 @@ from fit.messages.lines import Line
 from fit.messages.units import counted, say
 from fit.model.chips import CHIPS
 from fit.planning.answer import odds_line, plan_details, price_line, recipe_lines, speed_lines, task_lines
-from fit.planning.chosen.buildable import Buildable
-from fit.planning.chosen.chosen_model import ChosenModel
+from fit.planning.chosen.buildable import Buildable, ChosenModel
 from fit.planning.plan import Plan
 from fit.planning.several_laws.on_reference_model import ReferencePlans
 from fit.planning.space.model_grid import nearest_experts

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from fit.messages import sentences
 from fit.messages.lines import Line
 from fit.messages.units import say
+from fit.planning.chosen.buildable import ChosenModel
 from fit.planning.chosen.chips_used import ChipsUsed
-from fit.planning.chosen.chosen_model import ChosenModel
 from fit.planning.chosen.cost import BuildableCost, Cost
 from fit.planning.inputs.training_chips import nearest_experts_value
 from fit.planning.plan import Plan

@@ -8,7 +8,6 @@ modelled_speed.py   how fast the chips train them; planned_layout.py, in which l
 cost.py             the records of what they cost
 optimum.py          the record of the best model with one number of experts, perhaps of real size
 buildable.py        the record of the model to build, with recipe and layout
-chosen_model.py     one of these two
 chips_used.py       the chips of a plan, and how many train its model
 step_memory.py      how the chips share a step, and its memory; model_cost.py, all that a model costs
 optima.py           makes the best model with each number of experts

@@ -6,6 +6,7 @@ from fit.aliases import Json
 from fit.model.shape import ModelShape
 from fit.planning.chosen.cost import BuildableCost
 from fit.planning.chosen.modelled_speed import Speed
+from fit.planning.chosen.optimum import Optimum
 from fit.planning.chosen.planned_layout import PlannedLayout
 from fit.planning.recipe.recipe import RateLawRow, Recipe
 from fit.results import NOT_IN_JSON, Record, optional
@@ -99,3 +100,7 @@ class Buildable(Record):
     def names(self) -> list[str]:
         """The fields that to_dict has. Of `layout` that is only the None of a model without one."""
         return [name for name in super().names() if name != "layout" or self.layout is None]
+
+
+# A model that a plan has chosen. Both kinds have counts, loss, memory, shape, speed, chips and cost by the same names.
+ChosenModel = Optimum | Buildable

@@ -7,9 +7,8 @@ from fit.aliases import Json
 from fit.model.chips import CHIPS
 from fit.model.serving import BATCHES, LABEL, ServingChips, experts_touched
 from fit.planning.chosen import step_memory
-from fit.planning.chosen.buildable import Buildable
+from fit.planning.chosen.buildable import Buildable, ChosenModel
 from fit.planning.chosen.chips_used import ChipsUsed
-from fit.planning.chosen.chosen_model import ChosenModel
 from fit.planning.chosen.cost import BuildableCost, Cost, Decoding, Energy, Serving
 from fit.planning.inputs.constraints import Constraints
 from fit.planning.inputs.training_chips import Chips

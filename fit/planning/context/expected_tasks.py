@@ -3,8 +3,7 @@
 from fit.aliases import Json
 from fit.errors import UserError
 from fit.fitted_law.law import Law
-from fit.planning.chosen.buildable import Buildable
-from fit.planning.chosen.chosen_model import ChosenModel
+from fit.planning.chosen.buildable import Buildable, ChosenModel
 from fit.task_maps.maps import SIGNIFICANCE_LEVEL, TaskMaps
 
 

@@ -117,8 +117,8 @@ def trained_within(reference: PublishedModel, problem: Problem, n_experts: int) 
     its_flops = constraints.flops
     if n_tokens == constraints.max_tokens_read:  # the text ends before the budget does
         its_flops = reference.n_active * (TRAINING * n_tokens + INFERENCE * constraints.inference_tokens)
-    own = Problem(law, problem.architecture, within)
-    needed = solver.least_budget(own, float(n_experts), loss, times=1 / SMALLEST_SHARE)
+    like_best = Problem(law, problem.architecture, within)
+    needed = solver.least_budget(like_best, float(n_experts), loss, times=1 / SMALLEST_SHARE)
     return TrainedReference(
         n_tokens=n_tokens,
         loss=loss,
