@@ -278,8 +278,9 @@ class Architecture:
     def fields(self, d_model: int, n_experts: int) -> dict[str, int]:
         """The fields of the trainer's config.model beyond the paper's shape, as whole numbers.
 
-        They are the nearest that can be built. An architecture with the paper's blocks has none: d_model, n_blocks, a
-        head for each width_per_block and d_ff = 3 d_model determine its models.
+        They are the nearest that can be built, n_experts among them where the trainer counts other experts than the
+        law. An architecture with the paper's blocks has none: d_model, n_blocks, a head for each width_per_block and
+        d_ff = 3 d_model determine its models.
         """
         if self.has_paper_blocks:
             return {}
@@ -291,7 +292,7 @@ class Architecture:
         d_ff = round(self.ff * d_model)
         fields = dict(n_heads=n_heads, n_kv_heads=n_kv_heads, head_dim=head_dim, d_ff=d_ff, tied_embeddings=self.tied)
         if not self.counts_routed_experts and self.granularity != 1:
-            fields["routed_experts"] = round(n_experts * self.granularity) - self.shared if is_mixture else 1
+            fields["n_experts"] = round(n_experts * self.granularity) - self.shared if is_mixture else 1
         return fields | dict(
             top_k=self.top_k if is_mixture else 1,
             d_expert=max(1, round(self.ff * d_model / self.granularity)) if is_mixture else 0,
@@ -310,10 +311,8 @@ class Model:
 
     Attributes:
       architecture: how it is built.
-      n_experts: as the caller counts them.
       fields: those of the trainer's config.model that a plan chooses, first those that every model has.
-      shape: what counts it, with experts as the trainer counts them.
-      exact_parameters: every weight, with two norms with bias a block.
+      shape: what counts it.
       rounding_factor: by what factor, at most, rounding to whole blocks and heads changed the architecture's ratios:
         width per block, heads of keys and values per head, width of all heads. 1 where it changed none.
     """
@@ -330,30 +329,23 @@ class Model:
 
         Args:
           architecture: the ratios that it is built by.
-          n_blocks, n_experts: its size.
+          n_blocks, n_experts: its size; experts as the law counts them.
           width: d_model; 0 means n_blocks width_per_block.
-          fields: of the trainer's config.model, instead of those that follow from the architecture. n_experts are then
-            counted as the trainer does.
+          fields: of the trainer's config.model, instead of those that follow from the architecture.
         """
         d_model = width or n_blocks * architecture.width_per_block
-        head_dim = architecture.width_per_block
         self.architecture = architecture
-        self.n_experts = n_experts
-        self.fields = dict(
+        self.fields: Json = dict(
             d_model=d_model,
             n_blocks=n_blocks,
-            n_heads=d_model // head_dim,
+            n_heads=d_model // architecture.width_per_block,
             d_ff=EXPERT // 3 * d_model,
             vocab_size=architecture.vocab_size,
+            n_experts=n_experts,
         )
         self.fields |= architecture.fields(d_model, n_experts) if fields is None else fields
-        if fields is not None:
-            head_dim = d_model // self.fields["n_heads"]
-        of_trainer = dict(head_dim=head_dim, tied_embeddings=architecture.tied) | self.fields
-        of_trainer["n_experts"] = self.fields.get("routed_experts", n_experts)
-        shape = ModelShape.of_config(of_trainer)
+        shape = ModelShape.of_config(dict(tied_embeddings=architecture.tied) | self.fields)
         self.shape = shape
-        self.exact_parameters = int(shape.exact_parameters(False, architecture.final_norm))
         changes = (
             d_model / (n_blocks * architecture.width_per_block),
             shape.key_units / shape.query_units / architecture.kv_share,

@@ -33,11 +33,13 @@ class Style:
       aspects: least, preferred and largest d_model / n_blocks.
       head_dim: units of a head; 0 means 128 in wide models and 64 in others.
       kv_heads: heads of keys and values; 0 means the architecture's share of the heads.
+      as_published: whether models are shaped, and trained, like published ones, not like the law's runs.
     """
 
     aspects: tuple[float, float, float]
     head_dim: int = 0
     kv_heads: int = 0
+    as_published: bool = False
 
 
 def style_of(architecture: Architecture, as_published: bool, fixed: frozenset[str]) -> Style:
@@ -45,7 +47,7 @@ def style_of(architecture: Architecture, as_published: bool, fixed: frozenset[st
 
     Args:
       architecture: the ratios that the law was asked for.
-      as_published: whether their recipe is that of published models, not that of the law's runs.
+      as_published: whether like published ones, not like the law's runs.
       fixed: fields of the architecture that the user gave, which are kept.
     """
     width_per_block = architecture.width_per_block
@@ -57,7 +59,7 @@ def style_of(architecture: Architecture, as_published: bool, fixed: frozenset[st
         return Style(around, head_dim)
     aspects = around if "width_per_block" in fixed else (LEAST_ASPECT, TYPICAL_ASPECT, MOST_ASPECT)
     kv_heads = 0 if "kv_share" in fixed or architecture.kv_share != 1 else KV_HEADS
-    return Style(aspects, architecture.head_dim, kv_heads)
+    return Style(aspects, architecture.head_dim, kv_heads, as_published=True)
 
 
 def step(d_model: float) -> int:
@@ -134,9 +136,7 @@ def built(architecture: Architecture, style: Style, d_model: int, n_blocks: int,
       d_model, n_blocks: its width and depth.
       routed: its experts as the trainer counts them.
     """
-    shape = fields(architecture, style, d_model, routed)
-    del shape["d_model"], shape["n_experts"]
-    return Model(architecture, n_blocks, routed, d_model, fields=shape)
+    return Model(architecture, n_blocks, routed, d_model, fields=fields(architecture, style, d_model, routed))
 
 
 def fields(architecture: Architecture, style: Style, d_model: int, routed: int) -> dict[str, int]:

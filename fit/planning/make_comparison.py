@@ -51,6 +51,6 @@ def compare(laws: Sequence[Law], options: BudgetOptions) -> Comparison:
         agreement=agreement.agreement(counted),
         votes=votes_of_laws,
         findings=findings,
-        like=reference_model.counts(reference) if reference else None,
+        like=reference_model.counts_of(reference) if reference else None,
         answer_of=compare_answer.verbose if options.verbose else compare_answer.answer,
     )

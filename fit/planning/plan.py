@@ -11,12 +11,13 @@ from fit.model import serving
 from fit.planning.chosen.buildable import Buildable
 from fit.planning.chosen.chips_used import ChipsUsed
 from fit.planning.chosen.cost import Energy
-from fit.planning.chosen.optimum import Infeasible, Optimum
+from fit.planning.chosen.optimum import BestOfWidth, Infeasible, Optimum
 from fit.planning.context.dense_models import DenseComparison, RuleOfThumb
 from fit.planning.context.other_budget import OtherBudget
 from fit.planning.context.repeats import Repeats
 from fit.planning.inputs.problem import Problem
 from fit.planning.search.target import Target
+from fit.planning.several_laws.on_reference_model import ReferencePlans
 from fit.planning.uncertainty.odds import Odds
 from fit.results import NOT_IN_JSON, WithFindings, optional
 from fit.task_maps.maps import Expected
@@ -91,8 +92,8 @@ class Plan(WithFindings):
     repeats: Repeats | None = optional()
     clock: OtherBudget | None = optional()
     chips: ChipsUsed | None = optional()
-    architectures: list[Json] | None = optional()
-    like: Json | None = optional()
+    architectures: list[BestOfWidth] | None = optional()
+    like: ReferencePlans | None = optional()
     emitted: str | None = optional()
     energy: Energy | None = optional()
     options: Json | None = optional()

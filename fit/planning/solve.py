@@ -7,15 +7,14 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 
-from fit.aliases import Json
 from fit.errors import UserError
 from fit.fitted_law import expert_widths
 from fit.messages import sentences
 from fit.messages.finding import Finding, finding
 from fit.messages.units import say
 from fit.model.architecture import Architecture
-from fit.planning.chosen import optimum
-from fit.planning.chosen.optimum import Infeasible, Optimum
+from fit.planning.chosen.optima import optima_of
+from fit.planning.chosen.optimum import BestOfWidth, Infeasible, Optimum
 from fit.planning.inputs.problem import Problem
 from fit.planning.search import solver, target
 from fit.planning.search.target import Target
@@ -48,7 +47,7 @@ class Solution:
     infeasible: list[Infeasible]
     ranking: Ranking
     reached: Target | None
-    architectures: list[Json] | None = None
+    architectures: list[BestOfWidth] | None = None
     left_out: tuple[Finding, ...] = ()
 
     @property
@@ -104,10 +103,10 @@ def best_of_widths(
     rows = []
     for solution in solutions:
         of_best = {name: solution.best[name] for name in OF_ARCHITECTURES}
-        rows.append(dict(active_width=solution.problem.architecture.active_width) | of_best)
+        rows.append(BestOfWidth(active_width=solution.problem.architecture.active_width, **of_best))
     return dataclasses.replace(
         best,
-        architectures=sorted(rows, key=lambda row: row["active_width"]),
+        architectures=sorted(rows, key=lambda row: row.active_width),
         left_out=tuple(finding("width_left_out", used=each.active_width, why=str(error)) for each, error in refusals),
     )
 
@@ -153,7 +152,7 @@ def solve(problem: Problem, target_loss: float | None = None) -> Solution:
     if target_loss is not None:
         _check_target(problem, target_loss)
         problem, reached = target.reach(problem, target_loss)
-    optima, infeasible = optimum.optima_of(problem)
+    optima, infeasible = optima_of(problem)
     ranking = Ranking(problem, optima, by_medians=reached is not None)
     return Solution(problem, problem.architecture, optima, infeasible, ranking, reached)
 

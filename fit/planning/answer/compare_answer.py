@@ -21,7 +21,7 @@ ORDER = ("laws_prefer", "laws_vote", "law_not_counted", "laws_disagree", "laws_a
 BY_FLOPS = "by FLOPs E = {by_flops}"
 BY_CLOCK = "by wall-clock time E = {by_time}"
 NOT_FEASIBLE = "not feasible: {why}"
-LIKE = "{count} of {laws} laws reach its loss with fewer FLOPs{saved}"
+REFERENCE = "{count} of {laws} laws reach its loss with fewer FLOPs{saved}"
 SAVED = ", {least:.0%} to {most:.0%} fewer"
 TABLES = Line(
     "Tables", "--verbose (each law's best model against dense ones, how far the laws lie apart, notes on each law)"
@@ -68,12 +68,12 @@ def _of_law(plan: LawPlan, is_by_hours: bool) -> str:
 
 def _laws_on_reference_model(result: Comparison) -> Iterator[Line]:
     """A line on how many laws find a better use of the budget than the model to start from."""
-    likes = [plan.like for plan in result.laws if plan.like]
-    if result.like is None or not likes:
+    trained = [plan.like for plan in result.laws if plan.like]
+    if result.like is None or not trained:
         return
-    saved = [1 - like.flops_share for like in likes if like.flops_share is not None and like.flops_share < 1]
+    saved = [1 - row.flops_share for row in trained if row.flops_share is not None and row.flops_share < 1]
     words = say(SAVED, least=min(saved), most=max(saved)) if saved else ""
-    yield Line(result.like["name"], say(LIKE, count=len(saved), laws=len(likes), saved=words))
+    yield Line(result.like.name, say(REFERENCE, count=len(saved), laws=len(trained), saved=words))
 
 
 def _details(result: Comparison) -> Iterator[list[Line]]:
@@ -161,6 +161,6 @@ def _together(result: Comparison) -> Iterator[Line]:
             what = "set by the numbers compared"
         else:
             what = f"they agree within a factor of {AGREE:g}" if row.agree else "not settled"
-        of = "best dense model, " if row.of == "dense" else ""
+        model = "best dense model, " if row.of == "dense" else ""
         ends = f"{amount(row.low)} ({row.low_law}) to {amount(row.high)} ({row.high_law})"
-        yield Line(f"{of}{row.column}", f"{ends}, a factor of {row.factor:.3g}: {what}")
+        yield Line(f"{model}{row.column}", f"{ends}, a factor of {row.factor:.3g}: {what}")

@@ -13,9 +13,9 @@ from fit.messages.lines import Line
 from fit.messages.units import counted, say
 from fit.model.chips import CHIPS
 from fit.planning.answer import odds_line, plan_details, price_line, recipe_lines, speed_lines, task_lines
-from fit.planning.chosen.buildable import Buildable
-from fit.planning.chosen.optimum import Optimum
+from fit.planning.chosen.buildable import Buildable, ChosenModel
 from fit.planning.plan import Plan
+from fit.planning.several_laws.on_reference_model import ReferencePlans
 from fit.planning.space.model_grid import nearest_experts
 
 # codes of the findings that the lines say in their own words
@@ -48,7 +48,7 @@ def _answer(plan: Plan) -> Iterator[Line]:
     if plan.clock:
         yield from speed_lines.differing(plan.clock)
     if plan.like is not None:
-        yield from _reference_model(plan)
+        yield from _reference_model(plan.like, plan.law)
     yield price_line.price(plan)
     if "serve_tokens_per_second" in plan.constraints:
         yield price_line.serve(plan)
@@ -67,9 +67,9 @@ def _answer(plan: Plan) -> Iterator[Line]:
 def what_to_train(plan: Plan) -> str:
     """The sentence on what to train and how sure its loss is: the model to build, else the continuous optimum."""
     model = plan.buildable or plan.best
-    counted = ""
-    if plan.buildable and plan.buildable.experts_of_law != plan.buildable.n_experts:
-        counted = say(
+    in_law = ""
+    if plan.buildable and plan.buildable.law_experts != plan.buildable.n_experts:
+        in_law = say(
             "; the law counts its {n_experts} experts as {law_experts:.4g} as wide as a dense layer", **plan.buildable
         )
     return say(
@@ -77,8 +77,8 @@ def what_to_train(plan: Plan) -> str:
         **model,
         model=_kind(model),
         total=say(sentences.TOTAL, **model) if model.n_experts > 1 else "",
-        interval="",
-        counted=counted,
+        interval="",  # that of the planner page
+        counted=in_law,
         built="" if plan.buildable else "; with whole blocks and heads no model meets the limits",
     )
 
@@ -88,46 +88,44 @@ def continuous(plan: Plan) -> Iterator[Line]:
     built = plan.buildable
     if built is None or "hours" in plan.constraints:
         return
-    more = -built.loss_of_building
     other = ""
-    if not math.isclose(built.experts_of_law, plan.best.n_experts, rel_tol=0.05):
+    if not math.isclose(built.law_experts, plan.best.n_experts, rel_tol=0.05):
         other = "; with whole blocks and heads none with this number of experts meets the limits"
-        if plan.problem and built.experts_of_trainer == nearest_experts(plan.problem.architecture, plan.best.n_experts):
-            other = f"; {built.experts_of_trainer} experts are the nearest number that is built"
+        if plan.problem and built.n_experts == nearest_experts(plan.problem.architecture, plan.best.n_experts):
+            other = f"; {built.n_experts} experts are the nearest number that is built"
     yield Line.of(
         "",
         "Continuous optimum (sizes that need not be whole blocks and heads): {model} with {n_active:amount} active on "
         "{n_tokens:amount} tokens, loss {loss:.4f}, {apart:.4f} {which}{other}",
         **plan.best,
         model=_kind(plan.best),
-        apart=abs(more),
-        which="more" if more > 0 else "less",
+        apart=abs(built.loss_of_building),
+        which="more" if built.loss_of_building < 0 else "less",
         other=other,
     )
 
 
-def _kind(model: Optimum | Buildable) -> str:
+def _kind(model: ChosenModel) -> str:
     """Dense or a mixture, in words."""
     return say(sentences.MIXTURE if model.n_experts > 1 else sentences.DENSE, **model)
 
 
-def _reference_model(plan: Plan) -> Iterator[Line]:
-    """The line of the planning law on the model to start from."""
-    assert plan.like is not None
-    for by_law in plan.like.get("laws", []):
-        like = by_law.like
-        if by_law.law != plan.law or like is None:
+def _reference_model(reference: ReferencePlans, law: str) -> Iterator[Line]:
+    """The line of the planning law on the model to start from. law: its name."""
+    for plan in reference.laws or []:
+        trained = plan.like
+        if plan.law != law or trained is None:
             continue
-        stands = "nothing reaches its loss with fewer FLOPs"
-        if like.flops_share is not None and like.flops_share < 1:
-            stands = say("{saved:.0%} fewer FLOPs would reach its loss", saved=1 - like.flops_share)
+        verdict = "nothing reaches its loss with fewer FLOPs"
+        if trained.flops_share is not None and trained.flops_share < 1:
+            verdict = say("{saved:.0%} fewer FLOPs would reach its loss", saved=1 - trained.flops_share)
         yield Line.of(
-            plan.like["name"],
+            reference.name,
             "{n_active:amount} active of {n_total:amount} parameters; this budget trains it on {its_tokens:amount} "
             "tokens; by the law {verdict}",
-            **plan.like,
-            its_tokens=like.n_tokens,
-            verdict=stands,
+            **reference,
+            its_tokens=trained.n_tokens,
+            verdict=verdict,
         )
 
 
@@ -139,7 +137,7 @@ def _shape(built: Buildable) -> Line:
     if built.n_experts == 1:
         parts.append(f"d_ff {built.d_ff}")
     else:
-        parts.append(f"{built.experts_of_trainer} experts of width {built.width_of_expert} (top {built.top_k or 1})")
+        parts.append(f"{built.n_experts} experts of width {built.width_of_expert} (top {built.top_k or 1})")
         if built.n_shared_experts:
             parts.append(f"{built.n_shared_experts} shared")
         if built.n_dense_blocks:

@@ -75,8 +75,7 @@ def details(plan: Plan) -> Iterator[Line]:
 def _parts(plan: Plan) -> Iterator[list[Line]]:
     """The parts of the details, some of them empty."""
     if plan.like is not None:
-        by_law = plan.like.get("laws", [])
-        yield [*reference_lines.reference_lines(plan.like, by_law, plan.like.get("infeasible", []))]
+        yield [*reference_lines.reference_lines(plan.like, plan.like.laws or [], plan.like.infeasible or [])]
     yield [*_optima(plan)]
     if plan.odds.drawn:
         yield [*_draws(plan.odds)]

@@ -5,10 +5,9 @@ from collections.abc import Iterator
 from fit.messages import sentences
 from fit.messages.lines import Line
 from fit.messages.units import say
-from fit.planning.chosen.buildable import Buildable
+from fit.planning.chosen.buildable import ChosenModel
 from fit.planning.chosen.chips_used import ChipsUsed
 from fit.planning.chosen.cost import BuildableCost, Cost
-from fit.planning.chosen.optimum import Optimum
 from fit.planning.inputs.training_chips import MFU, nearest_experts_value
 from fit.planning.plan import Plan
 
@@ -33,7 +32,7 @@ def price(plan: Plan) -> Line:
     return Line("Price", "; ".join(clauses))
 
 
-def _on_chips(plan: Plan, model: Optimum | Buildable, cost: Cost, chips: ChipsUsed) -> Iterator[str]:
+def _on_chips(plan: Plan, model: ChosenModel, cost: Cost, chips: ChipsUsed) -> Iterator[str]:
     """Clauses on training a model on the chips, and on serving it."""
     dollars = "" if cost.training_dollars is None else say(sentences.SHORT_DOLLARS, **cost)
     values = {**chips, **cost, "dollars": dollars}
@@ -61,11 +60,11 @@ def _chips_in_words(chips: ChipsUsed) -> str:
     return f"{chips.count} x {chips.kind}"
 
 
-def _mfu_of(model: Optimum | Buildable, mfu: float | dict[int, float]) -> float:
+def _mfu_of(model: ChosenModel, mfu: float | dict[int, float]) -> float:
     """The MFU that a model is priced at: of the number of experts nearest to its own, where there is one for each."""
     if not isinstance(mfu, dict):
         return mfu
-    return nearest_experts_value(mfu, model.experts_of_law)
+    return nearest_experts_value(mfu, model.law_experts)
 
 
 def serve(plan: Plan) -> Line:

@@ -1,9 +1,16 @@
-"""The models that a plan names, as records, from the bottom up.
+"""The models that a plan has chosen, as records, from the bottom up.
 
-modelled_speed.py   how fast the chips train them
-planned_layout.py   how the chips train them; chips_used.py, how many chips that takes
-cost.py             what they cost: hours, dollars, memory, speeds of serving
-optimum.py          the best model with each number of experts, perhaps of real size
-shape_choice.py     by FLOPs, the shape to build near an optimum
-buildable.py        the model to build, with recipe, counts, speed, cost and interval of its loss
+Both kinds, the best model with each number of experts and the one to build, are made in the same steps: a shape with
+its tokens and loss, how fast the chips train it, a record of it, and then its cost.
+
+modelled_speed.py   how fast the chips train them; planned_layout.py, in which layout
+cost.py             the records of what they cost
+optimum.py          the record of the best model with one number of experts, perhaps of real size
+buildable.py        the record of the model to build, with recipe and layout
+chips_used.py       the chips of a plan, and how many train its model
+step_memory.py      how the chips share a step, and its memory; model_cost.py, all that a model costs
+optima.py           makes the best model with each number of experts
+shape_choice.py     by FLOPs, the shape of the grid to build near an optimum
+whole_blocks.py     the same of whole blocks and heads of the law's own shape
+build.py            makes the model to build
 """

@@ -1,4 +1,4 @@
-"""How fast the chips train the models that a plan names, with the spread of what is known of it."""
+"""How fast the chips train the models that a plan has chosen, with the spread of what is known of it."""
 
 import dataclasses
 
@@ -7,6 +7,7 @@ from fit.planning.inputs.problem import Problem
 from fit.planning.inputs.training_chips import SECONDS_PER_HOUR, Chips
 from fit.planning.space import size_speeds
 from fit.planning.space.candidates import BestCandidate
+from fit.planning.space.size_speeds import SizeSpeed
 from fit.results import Record
 
 
@@ -25,32 +26,38 @@ class Speed(Record):
     hours: list[float]
 
 
-def speed_of_size(
-    problem: Problem, n_experts: float, n_active: float, n_tokens: float
+def speed_and_chips(
+    problem: Problem, candidate: BestCandidate | None, n_experts: float, n_active: float, n_tokens: float
 ) -> tuple[Speed | None, int | None]:
-    """The speed of a model of real size, between shapes of the grid, and how many chips train it.
+    """(the speed of a model, how many of the chips train it).
 
-    Both are None where the chips train no such model.
+    The speed is None where none is modelled, or the chips train no such model. The number is None for all chips.
+
+    Args:
+      problem: The problem.
+      candidate: The candidate that it is; None for a size between shapes of the grid.
+      n_experts: Its experts, as the law counts them.
+      n_active: Its active parameters.
+      n_tokens: Its training tokens.
     """
-    speed = size_speeds.speed_of_size(problem, n_experts, n_active, n_tokens)
-    if speed is None:
+    trained: BestCandidate | SizeSpeed | None = candidate
+    if candidate is None and problem.has_modelled_speeds:
+        trained = size_speeds.speed_of_size(problem, n_experts, n_active, n_tokens)
+    if trained is None:
         return None, None
-    chips = problem.chips.with_count(speed.n_chips)
-    return speed_of(problem, chips, speed.tokens_per_second, n_active, n_tokens), speed.n_chips
+    speed = None
+    if problem.has_modelled_speeds:
+        chips = problem.chips.with_count(trained.n_chips)
+        speed = _speed(problem, chips, trained.tokens_per_second, n_active, n_tokens)
+    return speed, None if trained.n_chips == problem.chips.count else trained.n_chips
 
 
-def speed_of_candidate(best: BestCandidate) -> Speed:
-    """The speed of a candidate on its chips."""
-    chips = best.problem.chips.with_count(best.n_chips)
-    return speed_of(best.problem, chips, best.tokens_per_second, best.n_active, best.n_tokens)
-
-
-def speed_of(problem: Problem, chips: Chips, tokens_per_second: float, n_active: float, n_tokens: float) -> Speed:
-    """The speed of the training of a model of n_active parameters on n_tokens tokens.
+def _speed(problem: Problem, chips: Chips, tokens_per_second: float, n_active: float, n_tokens: float) -> Speed:
+    """The speed of a training.
 
     Args:
       problem: The problem, with the spread of speeds around the modelled ones.
-      chips: The chips that train it.
+      chips: The chips that train the model.
       tokens_per_second: The modelled speed, of all of these chips.
       n_active: Active parameters.
       n_tokens: Training tokens.

@@ -95,7 +95,7 @@ def against_dense(problem: Problem, best: Optimum) -> DenseComparison | None:
     model = solved.row()
     return DenseComparison(
         **model,
-        extrapolation=extrapolation.of_model(problem.law, problem.as_counted, **_counts(model)),
+        extrapolation=_extrapolation(problem, model),
         loss_saved=float(solved.loss) - best.loss,
         **savings,
         inference_flops_ratio=best.n_active / float(solved.n_active),
@@ -103,9 +103,10 @@ def against_dense(problem: Problem, best: Optimum) -> DenseComparison | None:
     )
 
 
-def _counts(model: Json) -> Json:
-    """The fields of a row of BestModels that extrapolation.of_model reads."""
-    return {name: model[name] for name in ("n_experts", "n_active", "n_tokens")}
+def _extrapolation(problem: Problem, model: Json) -> list[Json]:
+    """What lies outside of a row of BestModels."""
+    counts = {name: model[name] for name in ("n_experts", "n_active", "n_tokens")}
+    return extrapolation.of_model(problem.law, problem.as_counted, **counts)
 
 
 def rules_of_thumb(problem: Problem, best: Optimum) -> list[RuleOfThumb] | None:
@@ -116,7 +117,8 @@ def rules_of_thumb(problem: Problem, best: Optimum) -> list[RuleOfThumb] | None:
     """
     if problem.is_by_hours or not are_compared(problem):
         return None
-    law = repeats.of_fresh_text(problem).law
+    fresh = repeats.of_fresh_text(problem)
+    law = fresh.law
     architecture = problem.architecture
     flops = _of_dense_models(problem, best.n_experts).constraints.flops
     dense = solver.best_models(Problem(law, architecture, Constraints(flops=flops)), 1.0)
@@ -135,7 +137,7 @@ def rules_of_thumb(problem: Problem, best: Optimum) -> list[RuleOfThumb] | None:
             dense_loss=float(dense.loss),
             holds=bool(mixture.loss < dense.loss),
             flops_ratio=float(training_flops(mixture.n_active, mixture.n_tokens) / flops),
-            extrapolation=extrapolation.of_model(law, architecture, **_counts(model)),
+            extrapolation=_extrapolation(fresh, model),
         )
         rows.append(row)
     return rows

@@ -3,12 +3,11 @@
 from fit.aliases import Json
 from fit.errors import UserError
 from fit.fitted_law.law import Law
-from fit.planning.chosen.buildable import Buildable
-from fit.planning.chosen.optimum import Optimum
+from fit.planning.chosen.buildable import Buildable, ChosenModel
 from fit.task_maps.maps import SIGNIFICANCE_LEVEL, TaskMaps
 
 
-def of_model(model: Buildable | Optimum, law: Law, maps: TaskMaps) -> Json:
+def of_model(model: ChosenModel, law: Law, maps: TaskMaps) -> Json:
     """{tasks: the accuracies that a model is expected to reach, tasks_note}: fields of Plan.
 
     Raises:
@@ -21,14 +20,12 @@ def of_model(model: Buildable | Optimum, law: Law, maps: TaskMaps) -> Json:
             "not compare"
         )
     interval = None
-    n_experts = model.n_experts
     if isinstance(model, Buildable):
         interval = model.loss_interval
-        n_experts = model.experts_of_trainer
-    expected = maps.expect(model.loss, n_experts, interval, law.percentiles or maps.percentiles)
+    expected = maps.expect(model.loss, model.n_experts, interval, law.percentiles or maps.percentiles)
     flat = [task.task for task in maps.tasks if task.p_flat >= SIGNIFICANCE_LEVEL]
     expected.sort(key=lambda row: row.task in flat)
-    return dict(tasks=expected, tasks_note=_note(maps, model.loss, n_experts, interval is None))
+    return dict(tasks=expected, tasks_note=_note(maps, model.loss, model.n_experts, interval is None))
 
 
 def _note(maps: TaskMaps, loss: float, n_experts: int, loss_is_exact: bool) -> str:

@@ -18,6 +18,40 @@ SMALLEST_SHARE = 1e-6  # of its FLOPs, from which on fewer are looked for that r
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class ReferenceCounts(Record):
+    """What is counted of a reference model.
+
+    Attributes:
+      name: Its name, or that of its config.json.
+      n_active, n_total: Parameters, with embedding and head.
+      n_embedding: Those of the input embedding.
+      n_experts: Experts that tokens choose from.
+      top_k: Experts that a token chooses.
+      n_shared_experts: Experts that all tokens use.
+      whole_experts: All experts' weights over those that a token uses.
+      notes: Sentences on what is not counted exactly.
+      cache_elements_per_token: Numbers that a token leaves in the cache.
+      n_active_without_embedding: Active parameters without the input embedding.
+      training_bytes: Memory of training, without what tokens at work take.
+      training_flops_per_token: 6 n_active.
+    """
+
+    name: str
+    n_active: int
+    n_total: int
+    n_embedding: int
+    n_experts: int
+    top_k: int
+    n_shared_experts: int
+    whole_experts: float
+    notes: list[str]
+    cache_elements_per_token: int
+    n_active_without_embedding: int
+    training_bytes: float
+    training_flops_per_token: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainedReference(Record):
     """A reference model under the same budget, by a law.
 
@@ -35,17 +69,16 @@ class TrainedReference(Record):
     flops_share: float | None
 
 
-def counts(reference: PublishedModel) -> Json:
-    """The counts of a reference model; the cache in numbers, training memory in bytes without what tokens at work
-    take."""
-    return dict(
+def counts_of(reference: PublishedModel) -> ReferenceCounts:
+    """The counts of a reference model."""
+    return ReferenceCounts(
         name=reference.name,
         n_active=reference.n_active,
         n_total=reference.n_total,
         n_embedding=reference.n_embedding,
-        n_experts=reference.shape.n_experts,
-        top_k=reference.shape.top_k,
-        n_shared_experts=reference.shape.n_shared_experts,
+        n_experts=int(reference.shape.n_experts),
+        top_k=int(reference.shape.top_k),
+        n_shared_experts=int(reference.shape.n_shared_experts),
         whole_experts=reference.whole_experts,
         notes=list(reference.notes),
         cache_elements_per_token=reference.cache_elements_per_token,
@@ -84,8 +117,8 @@ def trained_within(reference: PublishedModel, problem: Problem, n_experts: int) 
     its_flops = constraints.flops
     if n_tokens == constraints.max_tokens_read:  # the text ends before the budget does
         its_flops = reference.n_active * (TRAINING * n_tokens + INFERENCE * constraints.inference_tokens)
-    own = Problem(law, problem.architecture, within)
-    needed = solver.least_budget(own, float(n_experts), loss, times=1 / SMALLEST_SHARE)
+    like_best = Problem(law, problem.architecture, within)
+    needed = solver.least_budget(like_best, float(n_experts), loss, times=1 / SMALLEST_SHARE)
     return TrainedReference(
         n_tokens=n_tokens,
         loss=loss,

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from fit.aliases import Array, Json, Numbers, Opt
-from fit.model.architecture import INFERENCE, TRAINING, Architecture
+from fit.model.architecture import INFERENCE, TRAINING
 from fit.model.serving import Requirement, Served
+from fit.model.shape import ModelShape
 from fit.planning.inputs.requests import PAPER_SHAPE, ShapeRequest
 from fit.planning.inputs.training_chips import Chips
 
@@ -85,16 +86,17 @@ class Constraints:
             return self
         return dataclasses.replace(self, flops=np.vectorize(self.flops.get, otypes=[float])(n_experts)[()])
 
-    def memory(self, architecture: Architecture, d_model: Numbers, n_experts: Numbers) -> Numbers:
-        """Bytes of weights and key-value cache."""
-        weights = self.bytes_per_parameter * architecture.n_total(d_model, n_experts)
-        return weights + self.bytes_per_kv_element * architecture.kv_elements(d_model, self.kv_tokens)
+    def cache_bytes(self, shape: ModelShape) -> Numbers:
+        """Bytes of the key-value cache."""
+        return self.bytes_per_kv_element * shape.kv_elements(self.kv_tokens)
 
-    def served(self, architecture: Architecture, d_model: Numbers, n_experts: Numbers) -> Served:
-        """The fields of models of an architecture that serving reads."""
-        shape = architecture.shape(d_model, n_experts)
-        cache_bytes = self.bytes_per_kv_element * shape.kv_elements(self.kv_tokens)
-        return Served.of(shape, self.bytes_per_parameter, cache_bytes)
+    def memory(self, shape: ModelShape) -> Numbers:
+        """Bytes of weights, without norms and routers, and of the key-value cache."""
+        return self.bytes_per_parameter * shape.n_total + self.cache_bytes(shape)
+
+    def served(self, shape: ModelShape) -> Served:
+        """What serving reads of models."""
+        return Served.of(shape, self.bytes_per_parameter, self.cache_bytes(shape))
 
     def size(self, n_tokens: Numbers) -> Numbers:
         """n_active of the model for which FLOPs leave n_tokens of training; infinite without FLOPs."""

@@ -8,30 +8,16 @@ from fit.messages import sentences
 from fit.messages.units import say
 from fit.model.architecture import Architecture
 from fit.model.chips import CHIPS
-from fit.model.layout import REMATS
 from fit.model.reference_model import PUBLISHED, PublishedModel, read
-from fit.model.serving import BATCHES, Requirement, ServingChips
-from fit.options import (
-    Options,
-    choice,
-    experts,
-    group,
-    number,
-    numbers,
-    or_path,
-    path,
-    switch,
-    text,
-    unchecked,
-    whole,
-)
+from fit.model.serving import Requirement, ServingChips
+from fit.options import Options, experts, group, number, or_path, path, switch, text, unchecked, whole
 from fit.planning.inputs import chip_flags
 from fit.planning.inputs.constraints import Constraints
+from fit.planning.inputs.option_groups import BytesFields, LawShapeFields, MeshFields, ModelShapeFields, ServeFields
 from fit.planning.inputs.requests import PAPER_SHAPE, MeshRequest, ShapeRequest
 from fit.planning.inputs.training_chips import MEMORY_SHARE, MFU, Chips
 from fit.task_maps.maps import TaskMaps
 
-MOST_BLOCKS = 1000  # of any model
 # {field of --shape: field of Architecture}
 ARCHITECTURE_FIELDS = dict(
     kv_share="kv_share", dense_blocks="n_dense", granularity="granularity", shared_experts="shared"
@@ -43,70 +29,6 @@ ONE_MFU = "--mfu={value}: the compared laws have different numbers of experts: g
 TOO_FEW_EPOCHS = "--epochs={value:g}: expected a number from 1 up"
 USED_OF_MIXTURES = "--shape={value}: --law={law} is a law of dense models"
 MESH_OF_CHIPS = "--mesh=expert:{expert},model:{model} does not divide the {devices} devices of --chips={chips}"
-
-
-# The fields of flags such as --shape=vocab_size:32000,kv_share:0.25 and --mesh=expert:8,remat:dots.
-
-
-@dataclasses.dataclass(kw_only=True)
-class LawShapeFields(Options):
-    """Fields of --shape that every command with laws takes: sizes of models, where they differ from the law's own."""
-
-    vocab_size: int | None = whole(
-        "tokens in the vocabulary, of which FLOPs, memory and prices count embedding and head; the law sees the blocks "
-        "as with its own",
-        least=1,
-    )
-    width_per_block: int | None = whole("d_model / n_blocks, which is also d_model / n_heads", least=1)
-
-
-@dataclasses.dataclass(kw_only=True)
-class ModelShapeFields(LawShapeFields):
-    """How models are built, where that differs from the law's own models."""
-
-    kv_share: float | None = number(
-        "key-value heads per query head; below 1 saves cache and attention", least=1e-3, most=1
-    )
-    dense_blocks: int | None = whole("dense blocks before a mixture's other blocks", most=MOST_BLOCKS)
-    used: tuple[float, ...] | None = numbers(
-        "expert width that a token uses, in widths of the dense layer; laws that read sparsity or top_k choose among "
-        "several: used:1,used:2"
-    )
-    granularity: float | None = number(
-        "how many times narrower an expert is than the dense layer; a token uses as many times more", least=1
-    )
-    shared_experts: int | None = whole("experts that all tokens use, of those that a token uses")
-    paper: bool = switch(
-        "by its name alone: whole blocks and heads of the law's own shape, in place of the widths, heads and experts "
-        "that hardware likes, on a mesh of --chips that the trainer starts"
-    )
-
-
-@dataclasses.dataclass(kw_only=True)
-class MeshFields(Options):
-    """How the chips share the training."""
-
-    expert: int | None = whole("of --chips, those that share one copy of the experts", least=1)
-    model: int | None = whole("of --chips, those that share each head and expert", least=1)
-    remat: str | None = choice(f"what the backward pass computes again: {', '.join(REMATS)}", None, REMATS)
-
-
-@dataclasses.dataclass(kw_only=True)
-class BytesFields(Options):
-    """Bytes of what is served."""
-
-    weights: float = number("bytes of a weight; 2 is bfloat16, and the default", 2.0)
-    cache: float = number("bytes of an element of the key-value cache; 2 is the default", 2.0)
-
-
-@dataclasses.dataclass(kw_only=True)
-class ServeFields(Options):
-    """How fast the model decodes at least."""
-
-    tokens_per_second: float | None = number(
-        "tokens per second, all sequences of a batch together, on --devices chips of the kind of --chips"
-    )
-    batch: int = whole(f"sequences decoded at once; {BATCHES[-1]} is the default", BATCHES[-1], least=1)
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -249,8 +171,8 @@ class BudgetOptions(Options):
             kind,
             count,
             mfu,
-            self.dollars_per_hour,
-            self.devices,
+            dollars_per_hour=self.dollars_per_hour,
+            devices=self.devices,
             memory_share=1.0 if self.shape.paper else MEMORY_SHARE,
             serve_batch=self.serve.batch,
             mfu_is_assumed=self.mfu is None,
@@ -315,11 +237,11 @@ class BudgetOptions(Options):
         A model to start from fixes the width per block and the share of key-value heads.
         """
         if self.shape.paper:
-            return dataclasses.replace(PAPER_SHAPE, family=self.like is not None)
+            return dataclasses.replace(PAPER_SHAPE, like_published=self.like is not None)
         fixed = {name for name in ("width_per_block", "kv_share") if getattr(self.shape, name) is not None}
         if self.like is not None:
             fixed |= {"width_per_block", "kv_share"}
-        return ShapeRequest(frozenset(fixed), family=self.like is not None)
+        return ShapeRequest(frozenset(fixed), like_published=self.like is not None)
 
 
 @dataclasses.dataclass(kw_only=True)

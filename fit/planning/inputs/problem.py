@@ -102,7 +102,7 @@ class Problem:
         return self.constraints.request
 
     @property
-    def padded(self) -> Architecture:
+    def padded_architecture(self) -> Architecture:
         """The architecture with the vocabulary that is built."""
         vocab_size = hardware.padded(self.architecture.vocab_size)
         return dataclasses.replace(self.architecture, vocab_size=vocab_size)
@@ -110,7 +110,7 @@ class Problem:
     @property
     def as_counted(self) -> Architecture:
         """The architecture with the vocabulary that counts of the best models have: by hours that which is built."""
-        return self.padded if self.is_by_hours else self.architecture
+        return self.padded_architecture if self.is_by_hours else self.architecture
 
     @property
     def cap(self) -> float:

@@ -37,14 +37,14 @@ class ShapeRequest:
     Attributes:
       fixed: Fields of the architecture that the user gives.
       fixed_mesh: Fields of the mesh that the user gives.
-      family: Whether models are built like a published one.
+      like_published: Whether models are built like a published one.
       is_paper: Whether models have whole blocks and heads of the paper's shape, on a mesh that is not chosen: else
         widths, heads, experts and meshes that hardware likes are.
     """
 
     fixed: frozenset[str] = frozenset()
     fixed_mesh: MeshRequest = MeshRequest()
-    family: bool = False
+    like_published: bool = False
     is_paper: bool = False
 
 

@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from fit.model.chips import CHIPS, Chip
-from fit.model.layout import Layout
 from fit.model.serving import BATCHES
 
 MFU = 0.4  # share of the chips' peak that training reaches, unless one is given
@@ -64,10 +63,6 @@ class Chips:
     def with_count(self, count: int | None) -> "Chips":
         """`count` of the chips; None stands for all of them."""
         return self if count is None else dataclasses.replace(self, count=count)
-
-    def of_layout(self, layout: Layout) -> "Chips":
-        """Those of the chips that a layout uses."""
-        return self.with_count(int(layout.n_devices) // self.chip.devices)
 
     def rate(self, n_experts: float | None) -> float:
         """FLOP/s that training a model of n_experts, as the law counts them, reaches on all chips.

@@ -15,9 +15,7 @@ A law gives both as power laws of what it counts. Its counts differ from those o
 import dataclasses
 import math
 
-import numpy as np
-
-from fit.aliases import Array, Numbers
+from fit.aliases import Numbers
 from fit.model.shape import ModelShape
 
 # A step of the grid, sqrt(2), away from the best rate costs less than 0.25% of the loss in the median of the 33 public
@@ -26,8 +24,6 @@ NEAR_OPTIMAL = math.sqrt(2)
 # Published laws start at models of this many parameters outside embedding and head (Step Law: 59M).
 SMALLEST_ACTIVE = 6e7
 MOST_LOWERED = 2  # the factor by which the other laws may lower the rate of the law of compute
-FLAT = 1e-9  # smaller slopes are replaced by this one
-LEAST_BATCH = 0.5  # share of the best batch that is always allowed, even if the laws agree on a larger one
 DENSE = "dense"
 MIXTURE = "mixture"
 
@@ -146,9 +142,9 @@ def flops_per_token(shape: ModelShape, sequence: int) -> Numbers:
     return 3 * (shape.forward_flops(sequence) - 2 * shape.head)
 
 
-def laws_for(run: CountedRun) -> list[PublishedRateLaw]:
-    """The laws that hold for the run's kind of model."""
-    return [law for law in RATE_LAWS if run.kind in law.kinds]
+def laws_for(kind: str) -> list[PublishedRateLaw]:
+    """The laws that hold for a kind of model, DENSE or MIXTURE."""
+    return [law for law in RATE_LAWS if kind in law.kinds]
 
 
 def learning_rate(run: CountedRun) -> tuple[float, float, float]:
@@ -158,7 +154,7 @@ def learning_rate(run: CountedRun) -> tuple[float, float, float]:
     within 25% of the rates at which published mixtures were trained. Step Law rises with tokens and falls with experts
     without end. A rate too high costs more than one too low.
     """
-    rates = [law.learning_rate(run) for law in laws_for(run)]
+    rates = [law.learning_rate(run) for law in laws_for(run.kind)]
     by_compute = BY_COMPUTE[run.kind].learning_rate(run)
     value = min(max(_geometric_mean(rates), by_compute / MOST_LOWERED), by_compute)
     return value, min(rates), max(rates)
@@ -166,7 +162,7 @@ def learning_rate(run: CountedRun) -> tuple[float, float, float]:
 
 def batch_tokens(run: CountedRun) -> tuple[float, float, float]:
     """(geometric mean, lowest, highest) of the laws' batches, in tokens."""
-    batches = [law.batch_tokens(run) for law in laws_for(run)]
+    batches = [law.batch_tokens(run) for law in laws_for(run.kind)]
     return _geometric_mean(batches), min(batches), max(batches)
 
 
@@ -179,76 +175,3 @@ def _power_law(law: tuple[float, dict[str, float]], run: CountedRun) -> float:
 def _geometric_mean(values: list[float]) -> float:
     """The geometric mean of positive numbers."""
     return math.exp(sum(map(math.log, values)) / len(values))
-
-
-# ln of a batch as a line in ln of the training tokens: (its value at one token, for each model; its slope)
-Line = tuple[Numbers, float]
-
-
-@dataclasses.dataclass(frozen=True)
-class BatchLaws:
-    """How the batch of models depends on their training tokens.
-
-    Attributes:
-      best: The best batch.
-      others: Batches by single laws. The least batch that is allowed is the lowest of these, or LEAST_BATCH of the
-        best if that is lower.
-    """
-
-    best: Line
-    others: tuple[Line, ...]
-
-    def allowed(self, n_tokens: Numbers) -> tuple[Array, Array]:
-        """(the least, the largest) batch of each model on n_tokens."""
-        log_tokens = np.log(np.asarray(n_tokens, float))  # a whole number may be too large for an array of such
-        logs = [constant + slope * log_tokens for constant, slope in (self.best, *self.others)]
-        least = np.minimum.reduce([logs[0] + math.log(LEAST_BATCH), *logs[1:]])
-        return np.exp(least), np.exp(logs[0])
-
-
-def batch_laws(total: Array, flops_per_token: Array, is_mixture: bool) -> BatchLaws:
-    """The BatchLaws of published laws. The best batch is their geometric mean.
-
-    Args:
-      total: parameters outside embedding and head of each model.
-      flops_per_token: training FLOPs of a token outside embedding and head.
-      is_mixture: whether the models are mixtures.
-    """
-    log_total = np.log(np.asarray(total, float))  # a whole number may be too large for an array of such
-    log_flops = np.log(np.asarray(flops_per_token, float))
-    lines = []
-    for law in RATE_LAWS:
-        if (MIXTURE if is_mixture else DENSE) in law.kinds:
-            constant, exponents = law.batch
-            of_flops = exponents.get("C", 0.0)
-            value = math.log(constant) + exponents.get("N", 0.0) * log_total + of_flops * log_flops
-            lines.append((value, exponents.get("D", 0.0) + of_flops))
-    mean = sum(value for value, _ in lines) / len(lines)
-    slope = sum(slope for _, slope in lines) / len(lines)
-    return BatchLaws(best=(mean, slope), others=tuple(lines))
-
-
-def tokens_of_batches(laws: BatchLaws, models: Array, log_batch: Array) -> tuple[Array, Array]:
-    """The least and the most training tokens on which batches are allowed.
-
-    Args:
-      laws: the batches of a grid of models.
-      models: index of each row's model, [n].
-      log_batch: ln of batches, [n, n_batches].
-    """
-
-    def crossing(line: Line, log_values: Array) -> Array:
-        """The tokens at which a law gives a batch; for a flat law, almost none or more than any run has."""
-        constant, slope = line
-        constants = np.broadcast_to(constant, np.shape(laws.best[0]))[models, None]
-        steepness = slope if abs(slope) > FLAT else FLAT
-        return np.exp(np.clip((log_values - constants) / steepness, -700.0, 700.0))
-
-    above = log_batch - math.log(LEAST_BATCH)
-    if laws.best[1] < 0:  # the best batch falls with the tokens
-        return crossing(laws.best, above), crossing(laws.best, log_batch)
-    least = crossing(laws.best, log_batch)
-    most = crossing(laws.best, above)
-    for line in laws.others:
-        most = np.maximum(most, crossing(line, log_batch))
-    return least, most

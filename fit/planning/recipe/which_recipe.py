@@ -25,7 +25,7 @@ SIZE_COLUMNS = ("n_active", "n_total", "n_tokens")  # columns of a law that tell
 
 
 def tokens_of_recipe(
-    law: Law, architecture: Architecture, shape: ModelShape, as_published: bool, base: str | None, family: bool
+    law: Law, architecture: Architecture, shape: ModelShape, as_published: bool, base: str | None, like_published: bool
 ) -> tuple[Array, Array, Array]:
     """On which training tokens runs of models have a recipe.
 
@@ -38,14 +38,14 @@ def tokens_of_recipe(
       shape: one model, or arrays [n_shapes].
       as_published: whether the recipe in question is that of published models, else of the law's runs.
       base: the config file of the law's runs; None where it is not known.
-      family: whether models are built like a published one.
+      like_published: whether models are built like a published one.
 
     Returns:
       (whether there are such tokens, on more tokens than, up to), each of the shapes' number.
     """
     inside = np.asarray(shape.n_active - shape.embedding_and_head)
     is_large = inside >= rates.SMALLEST_ACTIVE
-    is_beyond = np.full(inside.shape, family or base is None)
+    is_beyond = np.full(inside.shape, like_published or base is None)
     for name, values in _counted(law, architecture, shape).items():
         if name in law.form.columns and name in law.ranges:
             is_beyond |= values > law.ranges[name][1] * (1 + ROUNDING)
@@ -64,10 +64,10 @@ def _counted(law: Law, architecture: Architecture, shape: ModelShape) -> dict[st
     return dict(n_active=shape.n_active - uncounted, n_total=shape.n_total - uncounted)
 
 
-def is_published(law: Law, model: Model, n_tokens: float, family: bool) -> bool:
+def is_published(law: Law, model: Model, n_tokens: float, like_published: bool) -> bool:
     """Whether a run of one model has the recipe of published models. The arguments are those of `tokens_of_recipe`."""
     base, _ = runs_config(law, has_papers_shape(model))
-    has_recipe, least, _ = tokens_of_recipe(law, _as_built(model), model.shape, True, base, family)
+    has_recipe, least, _ = tokens_of_recipe(law, _as_built(model), model.shape, True, base, like_published)
     return bool(has_recipe & (n_tokens > least))
 
 
@@ -134,11 +134,13 @@ def batches_of(law: Law) -> Ramp:
 
 def has_papers_shape(model: Model) -> bool:
     """Whether heads, feed-forward layers and vocabulary are the paper's, and no other field is set."""
-    d_model = model.fields["d_model"]
-    return model.fields == dict(
+    fields = model.fields
+    d_model = fields["d_model"]
+    return fields == dict(
         d_model=d_model,
-        n_blocks=model.fields["n_blocks"],
+        n_blocks=fields["n_blocks"],
         n_heads=d_model // PAPER.width_per_block,
         d_ff=round(PAPER.ff * d_model),
         vocab_size=PAPER.vocab_size,
+        n_experts=fields["n_experts"],
     )

@@ -66,7 +66,7 @@ def _lowest(problem: Problem, by_recipe: list[Candidates], hours: float, most_lo
         key = (float(first_key[first[0]]), float(losses[first[0]]))
         if math.isfinite(key[0]) and key < least:
             least = key
-            best = BestCandidate(problem, candidates.part(first), int(tokens[first[0]]), key[1])
+            best = BestCandidate.of(problem, candidates.part(first), tokens[first[0]], key[1])
     return best
 
 

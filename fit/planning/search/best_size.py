@@ -79,7 +79,8 @@ def searched(loss: Callable[[Array], Array], low: Array, high: Array) -> Array:
       loss: of n_active [n_sizes, ...], of the same shape.
       low, high: ends [...].
     """
-    low, high = np.log(low), np.log(high)
+    low = np.log(low)
+    high = np.log(high)
     share = np.linspace(0, 1, GRID).reshape(-1, *[1] * np.ndim(low))
     sizes = low + share * (high - low)
     best = _lowest(loss, sizes)

@@ -85,10 +85,9 @@ def _chips(problem: Problem) -> Json:
 def _mesh(problem: Problem, e: float) -> str:
     """Chips that train no model with this number of experts."""
     fixed = problem.request.fixed_mesh
-    fields = dict(expert=fixed.expert, model=fixed.model, remat=fixed.remat)
-    given = [f"{name}:{value}" for name, value in fields.items() if value is not None]
-    if given:
-        return say(sentences.NO_SUCH_MESH, flags=f"--mesh={','.join(given)}")
+    if fixed.is_given:
+        fields = [f"{name}:{value}" for name, value in vars(fixed).items() if value is not None]
+        return say(sentences.NO_SUCH_MESH, flags=f"--mesh={','.join(fields)}")
     return say(sentences.NOTHING_TRAINED, e=e, **_chips(problem))
 
 

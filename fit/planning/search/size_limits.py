@@ -44,7 +44,7 @@ def size_limits(problem: Problem) -> list[SizeLimit]:
 
     def memory(d_model: Numbers, n_experts: Numbers) -> Numbers:
         """Bytes of weights and cache."""
-        return constraints.memory(problem.architecture, d_model, n_experts)
+        return constraints.memory(problem.architecture.shape(d_model, n_experts))
 
     if constraints.memory_bytes is not None:
         limits.append(SizeLimit("memory", memory, constraints.memory_bytes))
@@ -61,7 +61,7 @@ def size_limits(problem: Problem) -> list[SizeLimit]:
 
         def step_seconds(d_model: Numbers, n_experts: Numbers) -> Numbers:
             """Seconds of a step of decoding."""
-            return serving.step_seconds(constraints.served(problem.architecture, d_model, n_experts))
+            return serving.step_seconds(constraints.served(problem.architecture.shape(d_model, n_experts)))
 
         flag = f"--serve=tokens_per_second on {serving.chips.count} x {serving.chips.kind}"
         limits.append(SizeLimit("memory", memory, serving.chips.memory, flag))

@@ -15,7 +15,7 @@ from fit.planning.chosen.modelled_speed import Speed
 from fit.planning.context import reasons_to_doubt
 from fit.planning.context.other_budget import OtherBudget
 from fit.planning.context.reasons_to_doubt import Edge
-from fit.planning.context.reference_model import TrainedReference
+from fit.planning.context.reference_model import ReferenceCounts, TrainedReference
 from fit.results import NOT_IN_JSON, Record, Result, optional
 
 AGREE = 2.0  # plans of several laws within this factor agree
@@ -282,7 +282,7 @@ class Comparison(Result):
     agreement: list[Agreement]
     votes: Votes | None = optional()
     findings: list[Finding]
-    like: Json | None = optional()
+    like: ReferenceCounts | None = optional()
 
     @property
     def conclusion(self) -> list[str]:

@@ -97,7 +97,7 @@ def _plan_of(solution: Solution, dense: DensePlan | None, shared: SharedProblem)
         embedding_share=reasons_to_doubt.embedding_share(problem.as_counted, model.d_model, model.n_active),
         not_read={name: values[0] if len(values) == 1 else values for name, values in unread.items()},
         unread=not_read.finding_of(law, solution.requested, unread),
-        leverage=_leverage(architecture, model),
+        leverage=_leverage(model),
         dense=dense,
         votes=_votes(solution),
         speed=model.speed,
@@ -108,14 +108,11 @@ def _plan_of(solution: Solution, dense: DensePlan | None, shared: SharedProblem)
     )
 
 
-def _leverage(architecture: Architecture, model: Optimum) -> Json | None:
+def _leverage(model: Optimum) -> Json | None:
     """The efficiency leverage of a mixture; None for a dense model."""
     if model.n_experts == 1:
         return None
-    shape = architecture.shape(model.d_model, model.n_experts)
-    if model.candidate is not None:
-        shape = model.candidate.shape
-    return leverage.of_shape(shape, model.n_tokens)
+    return leverage.of_shape(model.shape, model.n_tokens)
 
 
 def _votes(solution: Solution) -> VotesOfLaw | None:

@@ -64,7 +64,7 @@ def measured_runs(problem: Problem, path: str) -> list[MeasuredRun]:
         routed = int(float(row["n_experts"]))
         model = _model_of(problem, width, routed)
         columns = {name: measured.whole(row, name, f"--speeds={path}") for name in MODEL_FIELDS if row.get(name)}
-        return ModelShape.of_config(model.fields | dict(n_experts=routed) | columns)
+        return ModelShape.of_config(model.fields | columns)
 
     chips = problem.chips
     return measured.read_own(path, shape_of, chips.kind, chips.count, which_recipe.PRETRAIN_SEQUENCE)
@@ -79,7 +79,7 @@ def _model_of(problem: Problem, width: int, routed: int) -> Model:
     base, _ = which_recipe.runs_config(problem.law, False)
     published = _of_style(problem, True, width, routed)
     has_recipe, least, _ = which_recipe.tokens_of_recipe(
-        problem.law, problem.padded, published.shape, True, base, request.family
+        problem.law, problem.padded_architecture, published.shape, True, base, request.like_published
     )
     if has_recipe and least == 0:
         return published
@@ -90,4 +90,4 @@ def _of_style(problem: Problem, as_published: bool, width: int, routed: int) -> 
     """The model of a width and a number of experts, of the style of published models or of the law's runs."""
     style = hardware.style_of(problem.architecture, as_published, problem.request.fixed)
     n_blocks = max(round(width / style.aspects[1]), problem.architecture.n_dense + 1)
-    return hardware.built(problem.padded, style, width, n_blocks, routed)
+    return hardware.built(problem.padded_architecture, style, width, n_blocks, routed)

@@ -15,10 +15,9 @@ import numpy as np
 
 from fit.aliases import Array, Numbers
 from fit.model.layout import Layout
-from fit.model.shape import ModelShape
 from fit.model.step_cost import StepCost, step_cost
 from fit.planning.inputs.problem import Problem
-from fit.planning.space.model_grid import ModelGrid, take
+from fit.planning.space.model_grid import ModelGrid, TrainedModel
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,68 +104,31 @@ class Candidates(InLayouts):
         return np.where((tokens >= self.least) & (tokens >= 1), tokens, 0.0)
 
 
-@dataclasses.dataclass(frozen=True)
-class BestCandidate:
-    """One candidate of a problem, with what it is trained on. It is built as it is.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BestCandidate(TrainedModel):
+    """The best candidate of a problem. It is built as it is.
 
     Attributes:
       problem: The problem.
       candidate: The candidate alone: arrays [1].
-      n_tokens: Its training tokens.
-      loss: Nats per token.
       on_plateau: Whether larger models gain nothing.
     """
 
     problem: Problem
     candidate: Candidates
-    n_tokens: int
-    loss: float
     on_plateau: bool = False
 
-    @property
-    def models(self) -> ModelGrid:
-        """The shapes, of which its own is one."""
-        return self.candidate.models
-
-    @property
-    def row(self) -> int:
-        """Index of its shape in `models`."""
-        return int(self.candidate.row[0])
-
-    @property
-    def shape(self) -> ModelShape:
-        """Its shape."""
-        return take(self.models.shape, np.array(self.row))
-
-    @property
-    def exact_parameters(self) -> float:
-        """Every weight, with norms and routers."""
-        return float(self.models.exact_parameters[self.row])
-
-    @property
-    def n_active(self) -> float:
-        """Parameters that a token uses, with embedding and head."""
-        return float(self.models.n_active[self.row])
-
-    @property
-    def n_total(self) -> float:
-        """All its parameters."""
-        return float(self.models.n_total[self.row])
-
-    @property
-    def d_model(self) -> float:
-        """Its width."""
-        return float(np.asarray(self.models.shape.d_model)[self.row])
-
-    @property
-    def n_blocks(self) -> int:
-        """Its depth."""
-        return int(np.asarray(self.models.shape.n_blocks)[self.row])
-
-    @property
-    def memory_bytes(self) -> float:
-        """Bytes of weights and cache when the model is served."""
-        return float(self.models.memory_bytes[self.row])
+    @classmethod
+    def of(cls, problem: Problem, candidate: Candidates, n_tokens: float, loss: float) -> Self:
+        """A candidate of a problem, trained on n_tokens. candidate: arrays [1]."""
+        return cls(
+            models=candidate.models,
+            row=int(candidate.row[0]),
+            n_tokens=int(n_tokens),
+            loss=float(loss),
+            problem=problem,
+            candidate=candidate,
+        )
 
     @property
     def tokens_per_second(self) -> float:

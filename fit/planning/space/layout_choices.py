@@ -17,7 +17,7 @@ from fit.model.layout import Layout
 from fit.model.step_cost import step_cost
 from fit.model.step_counts import memory_by_tokens
 from fit.planning.inputs.problem import Problem
-from fit.planning.recipe import ramps, rates
+from fit.planning.recipe import allowed_batches, ramps
 from fit.planning.space import meshes
 from fit.planning.space.candidates import Candidates, InLayouts, OnMeshes
 from fit.planning.space.model_grid import ModelGrid, take
@@ -157,7 +157,7 @@ class LayoutChoices:
     def _published_batches(self, on_meshes: OnMeshes) -> tuple[Array, Array, Array]:
         """(batch, least, most training tokens) by the recipe of published models, [n, n_batches]."""
         batch = on_meshes.unit[:, None] * np.array(self.problem.grid.batches, float)
-        least, most = rates.tokens_of_batches(self.models.batch_laws, on_meshes.row, np.log(batch))
+        least, most = allowed_batches.tokens_of_batches(self.models.batch_laws, on_meshes.row, np.log(batch))
         return batch, np.ceil(least), most
 
     def _most_at_once(self, on_meshes: OnMeshes, remats: Array) -> tuple[Array, Array]:

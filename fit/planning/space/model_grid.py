@@ -12,11 +12,11 @@ import numpy as np
 from fit.aliases import Array, ByName
 from fit.model import hardware
 from fit.model.architecture import Architecture, Model, Ramp
-from fit.model.serving import Served
 from fit.model.shape import ModelShape
 from fit.planning.inputs.constraints import Constraints
 from fit.planning.inputs.problem import Problem
-from fit.planning.recipe import rates, recipe, which_recipe
+from fit.planning.recipe import which_recipe
+from fit.planning.recipe.allowed_batches import BatchLaws, batch_laws_of
 from fit.planning.space import shapes
 
 
@@ -25,9 +25,10 @@ class ModelGrid:
     """The shapes with one number of experts and one recipe: arrays [n_shapes].
 
     Attributes:
+      architecture: How they are built.
+      style: How their shapes follow from their widths; None for whole blocks and heads of the architecture's own shape.
       shape: Fields of config.model, and their counts.
       uncounted: Parameters of embedding and head that the law does not count.
-      as_published: Whether recipe and style are those of published models, else of the law's runs.
       sequence: Tokens of a row of the recipe.
       ramp: The batches of the law's runs; None by the recipe of published models, whose batches follow from size and
         tokens.
@@ -39,9 +40,10 @@ class ModelGrid:
       limited_by: The limit that excludes the model, "memory" or "serving"; "" where none does.
     """
 
+    architecture: Architecture
+    style: hardware.Style | None
     shape: ModelShape
     uncounted: Array
-    as_published: bool
     sequence: int
     ramp: Ramp | None
     law_experts: float
@@ -49,8 +51,13 @@ class ModelGrid:
     memory_bytes: Array
     least_tokens: Array
     most_tokens: Array
-    batch_laws: rates.BatchLaws
+    batch_laws: BatchLaws
     limited_by: Array
+
+    @property
+    def as_published(self) -> bool:
+        """Whether the recipe is that of published models, else of the law's runs."""
+        return self.style is not None and self.style.as_published
 
     @functools.cached_property
     def n_active(self) -> Array:
@@ -73,6 +80,61 @@ class ModelGrid:
     def of(self, rows: Array) -> ModelShape:
         """The shapes of these rows."""
         return take(self.shape, rows)
+
+    def model(self, row: int) -> Model:
+        """One of the models, as the trainer's config has it."""
+        width = int(np.asarray(self.shape.d_model)[row])
+        n_blocks = int(np.asarray(self.shape.n_blocks)[row])
+        if self.style is None:
+            return Model(self.architecture, n_blocks, int(self.law_experts), width)
+        return hardware.built(self.architecture, self.style, width, n_blocks, int(np.asarray(self.shape.n_experts)))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainedModel:
+    """One model of a grid, with what it is trained on.
+
+    Attributes:
+      models: The grid.
+      row: Index of the model in it.
+      n_tokens: Training tokens.
+      loss: Nats per token.
+    """
+
+    models: ModelGrid
+    row: int
+    n_tokens: int
+    loss: float
+
+    @property
+    def model(self) -> Model:
+        """The model as the trainer's config has it."""
+        return self.models.model(self.row)
+
+    @property
+    def shape(self) -> ModelShape:
+        """Its shape."""
+        return self.models.of(np.array(self.row))
+
+    @property
+    def n_active(self) -> float:
+        """Parameters that a token uses, with embedding and head."""
+        return float(self.models.n_active[self.row])
+
+    @property
+    def n_total(self) -> float:
+        """All its parameters."""
+        return float(self.models.n_total[self.row])
+
+    @property
+    def d_model(self) -> float:
+        """Its width."""
+        return float(np.asarray(self.models.shape.d_model)[self.row])
+
+    @property
+    def memory_bytes(self) -> float:
+        """Bytes of weights and cache when the model is served."""
+        return float(self.models.memory_bytes[self.row])
 
 
 def take(shape: ModelShape, rows: Array) -> ModelShape:
@@ -105,7 +167,7 @@ def loss_of_shapes(
     else:
         n_total = models.n_total[rows] - models.uncounted[rows]
         counts = dict(n_active=n_active, n_total=n_total, n_tokens=tokens)
-        loss = law.loss(coefficients, problem.padded.structure(models.law_experts) | counts)
+        loss = law.loss(coefficients, problem.padded_architecture.structure(models.law_experts) | counts)
     return np.where(n_tokens >= 1, loss, np.inf)
 
 
@@ -136,16 +198,16 @@ def nearest_experts(architecture: Architecture, n_experts: float) -> int:
 
 def _models(problem: Problem, routed: int, as_published: bool) -> ModelGrid:
     """The models of one recipe. `routed`: experts as the trainer counts them."""
-    style = hardware.style_of(problem.padded, as_published, problem.request.fixed)
-    shape = shapes.shapes(problem.grid, problem.padded, style, routed)
+    architecture = problem.padded_architecture
+    request = problem.request
+    style = hardware.style_of(architecture, as_published, request.fixed)
+    shape = shapes.shapes(problem.grid, architecture, style, routed)
     base, _ = which_recipe.runs_config(problem.law, False)
-    family = problem.request.family
     has_recipe, least, most = which_recipe.tokens_of_recipe(
-        problem.law, problem.padded, shape, as_published, base, family
+        problem.law, architecture, shape, as_published, base, request.like_published
     )
     rows = np.flatnonzero(has_recipe)
-    architecture = problem.padded
-    return _described(problem, architecture, take(shape, rows), as_published, least[rows], most[rows])
+    return _described(problem, architecture, style, take(shape, rows), least[rows], most[rows])
 
 
 def whole_models(problem: Problem, n_experts: float, models: list[Model]) -> ModelGrid:
@@ -155,24 +217,30 @@ def whole_models(problem: Problem, n_experts: float, models: list[Model]) -> Mod
         fields[name] = np.array([getattr(model.shape, name) for model in models], float)
     shape = dataclasses.replace(models[0].shape, **fields)
     no_tokens = np.zeros(len(models))
-    described = _described(problem, problem.architecture, shape, False, no_tokens, np.full(len(models), np.inf))
+    described = _described(problem, problem.architecture, None, shape, no_tokens, no_tokens + np.inf)
     return dataclasses.replace(described, law_experts=n_experts)
 
 
 def _described(  # noqa: PLR0913  what describes models
-    problem: Problem, architecture: Architecture, shape: ModelShape, as_published: bool, least: Array, most: Array
+    problem: Problem,
+    architecture: Architecture,
+    style: hardware.Style | None,
+    shape: ModelShape,
+    least: Array,
+    most: Array,
 ) -> ModelGrid:
-    """The ModelGrid of these shapes of an architecture. least, most: least_tokens and most_tokens of ModelGrid."""
+    """The ModelGrid of these shapes. least, most: least_tokens and most_tokens of ModelGrid."""
     constraints = problem.constraints
     routed = int(np.asarray(shape.n_experts))
+    as_published = style is not None and style.as_published
     final_norm = as_published or architecture.final_norm
     exact = np.asarray(shape.exact_parameters(as_published, final_norm))
-    cache_bytes = np.asarray(constraints.bytes_per_kv_element * shape.kv_elements(constraints.kv_tokens))
-    memory_bytes = constraints.bytes_per_parameter * exact + cache_bytes
+    memory_bytes = constraints.bytes_per_parameter * exact + np.asarray(constraints.cache_bytes(shape))
     return ModelGrid(
+        architecture=architecture,
+        style=style,
         shape=shape,
         uncounted=problem.law.counting.uncounted_rows(architecture) * np.asarray(shape.d_model),
-        as_published=as_published,
         sequence=which_recipe.sequence_of(problem.law, as_published),
         ramp=None if as_published else which_recipe.batches_of(problem.law),
         law_experts=hardware.law_experts(problem.architecture, routed),
@@ -180,18 +248,17 @@ def _described(  # noqa: PLR0913  what describes models
         memory_bytes=memory_bytes,
         least_tokens=least,
         most_tokens=most,
-        batch_laws=recipe.batch_laws_of(problem.law, shape),
-        limited_by=_limited_by(constraints, shape, memory_bytes, cache_bytes),
+        batch_laws=batch_laws_of(problem.law, shape),
+        limited_by=_limited_by(constraints, shape, memory_bytes),
     )
 
 
-def _limited_by(constraints: Constraints, shape: ModelShape, memory_bytes: Array, cache_bytes: Array) -> Array:
+def _limited_by(constraints: Constraints, shape: ModelShape, memory_bytes: Array) -> Array:
     """The limit on the served model that each shape exceeds; "" where it exceeds none."""
     limited_by = np.full(memory_bytes.shape, "", dtype=object)
     serving = constraints.serving
     if serving is not None:
-        served = Served.of(shape, constraints.bytes_per_parameter, cache_bytes)
-        limited_by[serving.step_seconds(served) > serving.most_seconds] = "serving"
+        limited_by[serving.step_seconds(constraints.served(shape)) > serving.most_seconds] = "serving"
         limited_by[memory_bytes > serving.chips.memory] = "memory"
     if constraints.memory_bytes is not None:
         limited_by[memory_bytes > constraints.memory_bytes] = "memory"

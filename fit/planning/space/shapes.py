@@ -21,21 +21,20 @@ SHAPE_FIELDS = ("d_model", "n_heads", "n_kv_heads", "head_dim", "d_ff", "d_exper
 @functools.cache
 def shapes(grid: Grid, architecture: Architecture, style: hardware.Style, routed: int) -> ModelShape:
     """The shapes of a style with `routed` experts as the trainer counts them: arrays [n_shapes], widths ascending."""
-    padded = dataclasses.replace(architecture, vocab_size=hardware.padded(architecture.vocab_size))
     rows = []
     n_blocks: list[int] = []
     counts = []
     fields: dict = {}
     for width, depths in _depths_of_widths(grid, style, architecture.n_dense):
-        fields = hardware.fields(padded, style, width, routed)
-        of_width = ModelShape.of_config(fields | dict(n_blocks=depths[0], vocab_size=padded.vocab_size))
+        fields = hardware.fields(architecture, style, width, routed)
+        of_width = ModelShape.of_config(fields | dict(n_blocks=depths[0], vocab_size=architecture.vocab_size))
         rows.append([getattr(of_width, name) for name in SHAPE_FIELDS])
         n_blocks += depths
         counts.append(len(depths))
     if not rows:
-        return ModelShape(*(np.empty(0) for _ in range(6)), vocab_size=padded.vocab_size)
+        return ModelShape(*(np.empty(0) for _ in range(6)), vocab_size=architecture.vocab_size)
     columns = np.repeat(np.array(rows, float), counts, axis=0).T
-    any_of_them = ModelShape.of_config(fields | dict(n_blocks=1, vocab_size=padded.vocab_size))
+    any_of_them = ModelShape.of_config(fields | dict(n_blocks=1, vocab_size=architecture.vocab_size))
     arrays = dict(zip(SHAPE_FIELDS, columns, strict=True)) | dict(n_blocks=np.array(n_blocks, float))
     return dataclasses.replace(any_of_them, **arrays)
 

@@ -4,7 +4,7 @@ import dataclasses
 
 from fit.errors import UserError
 from fit.fitted_law.law import Law
-from fit.planning.chosen import optimum
+from fit.planning.chosen.optima import optima_of
 from fit.planning.inputs.constraints import Constraints
 from fit.planning.inputs.problem import Problem
 from fit.planning.uncertainty import odds
@@ -34,7 +34,7 @@ def odds_at_most_compute(law: Law) -> Odds | NoOdds | None:
             raise UserError(NO_FLOPS)
         limits = Constraints(flops=law.ranges["training_flops"][1])
         problem = Problem(law, law.architecture, limits, law.experts)
-        optima, _ = optimum.optima_of(problem)
+        optima, _ = optima_of(problem)
     except UserError as error:
         return NoOdds(error.sentence)
     return odds.odds_of(Ranking(problem, optima))

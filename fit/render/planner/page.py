@@ -24,7 +24,7 @@ from fit.model.architecture import PAPER
 from fit.model.chips import CHIPS
 from fit.planning.answer import plan_answer
 from fit.planning.context import plan_findings, reasons_to_doubt
-from fit.planning.context.reference_model import counts
+from fit.planning.context.reference_model import counts_of
 from fit.planning.inputs import problem
 from fit.planning.inputs.constraints import Constraints
 from fit.planning.inputs.fields_of_flags import FIELDS
@@ -177,7 +177,9 @@ def _reference_model(name: str) -> Json:
     """A published model: what it counts, and the shape of models built like it."""
     reference = reference_model.read(name)
     shape = dataclasses.asdict(reference.architecture())
-    return dict(counts=counts(reference), shape=shape, defaults=_as_text({size: shape[size] for size in SIZES}))
+    return dict(
+        counts=counts_of(reference).to_dict(), shape=shape, defaults=_as_text({size: shape[size] for size in SIZES})
+    )
 
 
 def _as_text(sizes: dict[str, int | str]) -> dict[str, str]:

@@ -79,7 +79,7 @@ def speeds_of(law: Law, kind: str, count: int) -> Json | None:
         tokens_per_parameter=TOKENS_PER_PARAMETER,
         mfu_unit=MFU_UNIT,
         tokens_unit=TOKENS_UNIT,
-        uncounted_rows=law.counting.uncounted_rows(problem.padded),
+        uncounted_rows=law.counting.uncounted_rows(problem.padded_architecture),
         label=calibrations[0].label,
         factors=[calibration.factors() for calibration in calibrations],
         models=rows,

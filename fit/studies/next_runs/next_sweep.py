@@ -7,7 +7,7 @@ from fit.fitted_law.law import Law
 from fit.messages import sentences
 from fit.messages.units import say
 from fit.model.architecture import PAPER, Architecture
-from fit.planning.emit import plan_config
+from fit.planning.emit import base_config
 from fit.planning.recipe import which_recipe
 from fit.studies.next_runs import next_answer
 from fit.studies.next_runs.results import NextRuns, Trunk
@@ -63,15 +63,15 @@ def _config_of_sweep(law: Law, architecture: Architecture, base: str | None) -> 
     """(config file, overrides) of the sweep. The arguments and errors are those of sweep_source."""
     config_of_runs, overrides = which_recipe.runs_config(law, architecture == PAPER)
     if base is not None:
-        if not plan_config.is_same(base, config_of_runs):
+        if not base_config.is_same(base, config_of_runs):
             overrides = law.models.text_overrides
         return base, overrides
     if config_of_runs is None:
         raise UserError(
-            f"--emit_sweep: --law={law.name} does not say how its runs were trained: {plan_config.no_config(law)}; "
+            f"--emit_sweep: --law={law.name} does not say how its runs were trained: {base_config.no_config(law)}; "
             "name a config by --base_config"
         )
-    if not plan_config.is_shipped(config_of_runs):
+    if not base_config.is_shipped(config_of_runs):
         raise UserError(say(sentences.FOREIGN_CONFIG, flag="emit_sweep", law=law.name, base=config_of_runs))
     return config_of_runs, overrides
 

@@ -18,6 +18,7 @@ from fit import __main__ as command_line
 from fit.fitted_law import models
 from fit.fitted_law.law_files import load
 from fit.model.architecture import Architecture, Model
+from fit.planning.emit import plan_config
 from fit.planning.inputs.constraints import Constraints
 from fit.planning.inputs.problem import Problem
 from fit.planning.search import solver
@@ -39,10 +40,10 @@ BUILT = {  # runs of grouped queries, wide heads, tied ends, 2 of E narrow exper
 }
 
 
-def trainers(shape, n_experts, final_norm=True):
+def trainers(fields):
     """A config.model of these fields."""
     model = joint_moe.get_config().model
-    model.update(shape | dict(n_experts=n_experts, final_norm=final_norm))
+    model.update(fields | dict(final_norm=True))
     return model
 
 
@@ -75,14 +76,14 @@ def test_counts_are_the_trainers():
         )
         model = Model(architecture, draw(3, 4, 6), draw(1, 8, 64))
         shape = model.shape
-        config = trainers(model.fields, model.n_experts)
+        config = trainers(model.fields)
         assert_counts(shape, config)
-        assert model.exact_parameters == counts.n_exact(config)
+        assert shape.exact_parameters(False, architecture.final_norm) == counts.n_exact(config)
         ratio = model.fields["n_kv_heads"] / model.fields["n_heads"]
         fits = model.fields["n_heads"] * model.fields["head_dim"] == architecture.attention * shape.d_model
         if fits and ratio == architecture.kv_share and shape.d_model % 12 == 0:
             whole += 1
-            at = shape.d_model, model.n_experts
+            at = shape.d_model, shape.n_experts
             assert float(architecture.n_active(*at)) == pytest.approx(shape.n_active, rel=1e-12)
             assert float(architecture.n_total(*at)) == pytest.approx(shape.n_total, rel=1e-12)
             assert float(architecture.kv_elements(at[0], 100)) == pytest.approx(shape.kv_elements(100), rel=1e-12)
@@ -140,10 +141,7 @@ def test_a_law_counts_models_as_its_runs_are_built(tmp_path):
     for experts in (None, [1], [16]):  # dense ones too
         plan = fit.plan(law, flops=1e13, memory_gb=0.002, kv_tokens=4096, experts=experts)
         built = plan.buildable
-        model = trainers(
-            {name: built[name] for name in (*models.BUILT, "d_model", "n_blocks", "n_heads", "d_ff", "vocab_size")},
-            built["n_experts"],
-        )
+        model = trainers({name: built[name] for name in (*models.BUILT, *plan_config.SHAPE)})
         assert (built["n_active"], built["n_total"]) == (counts.n_active(model), counts.n_total(model))
         memory = 2 * counts.n_exact(model) + 2 * counts.kv_elements(model, 4096)
         assert built["memory_bytes"] == memory <= 2e6

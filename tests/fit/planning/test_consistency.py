@@ -17,7 +17,8 @@ from fit.messages.units import amount
 from fit.model.architecture import Model
 from fit.planning import make_plan, make_problem
 from fit.planning.inputs.options import PlanOptions
-from fit.planning.recipe import recipe
+from fit.planning.recipe.make_recipe import recipe_of
+from fit.planning.recipe.runs_recipe import peak_learning_rate
 from fit.planning.search import by_hours, solver
 from fit.planning.space import calibration, model_grid
 from fit.render import figures, tables
@@ -276,9 +277,9 @@ def test_experts_of_a_recipe_are_those_of_the_trainer(tmp_path):
     law = load(LAW)
     narrow = dataclasses.replace(law.architecture, granularity=4)
     model = Model(narrow, 8, 8)
-    assert model.shape.n_experts != model.n_experts
-    rate, _ = recipe.peak_learning_rate(law, "configs/joint_moe.py", float(model.shape.n_active), model.shape.n_experts)
-    assert recipe.recipe_of(law, model, 1e9, as_published=False).learning_rate == rate
+    assert model.shape.n_experts == 32
+    rate, _ = peak_learning_rate(law, "configs/joint_moe.py", model)
+    assert recipe_of(law, model, 1e9, as_published=False).learning_rate == rate
 
 
 def test_a_comparison_within_a_plan_knows_the_speeds_that_the_plan_knows():

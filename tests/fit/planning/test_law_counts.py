@@ -91,7 +91,7 @@ def test_by_flops_it_is_the_best_of_a_grid(name, vocab_size, limits):
         if name in NO_EMBEDDING:
             rows = built.vocab_size
         counted = built.n_active - 2 * rows * built.d_model
-        expected = law.predict(counted, built.n_tokens, built.get("law_experts", built.n_experts))
+        expected = law.predict(counted, built.n_tokens, built.law_experts)
         assert built.loss == pytest.approx(float(expected), rel=1e-9)
 
 
@@ -102,8 +102,7 @@ def test_by_hours_the_law_sees_its_own_vocabulary_and_the_clock_the_real_one():
     assert [row.n_experts for row in plan.optima] == [1, 8]
     for row in [*plan.optima, plan.buildable]:
         n_active_of_law = row.n_active + 2 * (OWN - 256_000) * row.d_model
-        experts = row.get("law_experts", row.n_experts)
-        expected = law.predict(n_active=n_active_of_law, n_tokens=row.n_tokens, n_experts=experts)
+        expected = law.predict(n_active=n_active_of_law, n_tokens=row.n_tokens, n_experts=row.law_experts)
         assert row.loss == pytest.approx(float(expected), rel=1e-9)
         hours = row.n_tokens / row.speed.tokens_per_second[1] / 3600
         assert hours == pytest.approx(row.speed.hours[1], rel=1e-9) and hours <= 24 * (1 + 1e-9)

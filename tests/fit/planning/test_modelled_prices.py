@@ -36,8 +36,7 @@ def test_hours_and_dollars_follow_from_the_layout_that_is_emitted(plan):
     sizes = planned.data, planned.expert, planned.model
     at_once = planned.microbatch_tokens
     layout = Layout(batch, built.sequence, *sizes, microbatch_tokens=at_once, remat=planned.remat)
-    fields = {name: value for name, value in built.to_dict().items() if value is not None}
-    shape = ModelShape.of_config(fields | dict(n_experts=built.experts_of_trainer))
+    shape = ModelShape.of_config({name: value for name, value in built.to_dict().items() if value is not None})
     calibration = efficiencies.of_our_trainer("H100", 64)
     cost = calibration.step_cost("H100", shape, layout)
     hours = built.n_tokens / batch * cost.seconds / 3600

@@ -138,7 +138,9 @@ def test_constrained_optimum_is_brute_force(flops, memory, kv, served, cap, e, n
         assert float(result.n_active) == pytest.approx(expected[1], rel=1e-3)  # where the loss is flat, too
         used = 6 * result.n_active * result.n_tokens + 2 * result.n_active * constraints.inference_tokens
         assert flops is None or used <= constraints.flops * (1 + 1e-9)
-        assert memory is None or (constraints.memory(PAPER, result.d_model, e) <= constraints.memory_bytes * (1 + 1e-9))
+        assert memory is None or (
+            constraints.memory(PAPER.shape(result.d_model, e)) <= constraints.memory_bytes * (1 + 1e-9)
+        )
         assert cap is None or result.n_tokens <= constraints.max_tokens
 
 
@@ -256,8 +258,8 @@ def test_buildable_is_best_of_all_depths_and_widths(law, memory, kv_tokens):
 def test_another_number_of_experts_is_built_only_where_the_planned_one_does_not_fit():
     """Norms and routers are more than what the law counts: a memory that the smallest planned model fills is too
     small."""
-    smallest = architecture.Model(PAPER, 1, 2)
-    memory_gb = (smallest.shape.n_total + smallest.exact_parameters) / 1e9
+    smallest = architecture.Model(PAPER, 1, 2).shape
+    memory_gb = (smallest.n_total + smallest.exact_parameters(False, False)) / 1e9
     made = fit.plan("joint-moe-2025", flops=1e17, memory_gb=memory_gb, shape="paper", experts=[1, 2])
     assert made.best.n_experts == 2 and made.buildable.n_experts == 1
     said = " ".join(str(made).split())

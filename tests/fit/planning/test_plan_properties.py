@@ -159,7 +159,7 @@ def trainable(e):
 
 def _in_layouts(model, e, published, count):
     """(active parameters, seconds of a token, least and most tokens) of a model in all layouts of so many chips."""
-    shape = ModelShape.of_config(model.fields | dict(n_experts=e))
+    shape = ModelShape.of_config(model.fields)
     is_beyond = shape.n_active > load(JOINT).ranges["n_active"][1]
     kv_heads = model.fields.get("n_kv_heads", model.fields["n_heads"])
     for of_model, expert in itertools.product((1, 2, 4, 8), range(1, count + 1)):
@@ -216,7 +216,7 @@ def _batches(model, unit, published, is_beyond):
 
         def allowed(n_tokens, batch=batch):
             run = rates.run_of(model.shape, n_tokens, 4096)
-            batches = [law.batch_tokens(run) for law in rates.laws_for(run)]
+            batches = [law.batch_tokens(run) for law in rates.laws_for(run.kind)]
             mean = math.exp(sum(map(math.log, batches)) / len(batches))
             return mean >= batch, min(*batches, mean / 2) <= batch
 

@@ -11,7 +11,8 @@ import pytest
 from configs import pretrain
 from fit.fitted_law.law_files import load
 from fit.model.architecture import PAPER, Architecture, Model
-from fit.planning.recipe import ramps, rates, recipe
+from fit.planning.recipe import ramps, rates
+from fit.planning.recipe.make_recipe import recipe_of
 from jmoe.config import counts, schema
 from jmoe.config.check import check_config
 from jmoe.config.schedule import Schedule
@@ -107,7 +108,7 @@ def test_a_rate_stays_near_the_law_of_compute(total, n_tokens):
 
 
 def test_within_the_sizes_of_a_laws_runs_their_recipe_stays():
-    inside = recipe.recipe_of(PAPERS, Model(PAPER, 8, 8), 1e9)
+    inside = recipe_of(PAPERS, Model(PAPER, 8, 8), 1e9)
     assert (inside.base_config, inside.sequence, inside.extrapolation) == ("configs/joint_moe.py", 512, 1)
     assert inside.learning_rate == pytest.approx(
         np.exp(8.39164 - 0.81218 * np.log(78_731_264) - 0.25 * np.log(8)), 1e-3
@@ -119,7 +120,7 @@ def test_within_the_sizes_of_a_laws_runs_their_recipe_stays():
 @pytest.mark.parametrize("n_blocks, n_tokens", [(36, 8.1e10), (60, 1e10)])
 def test_beyond_the_sizes_the_recipe_is_that_of_published_models(n_blocks, n_tokens):
     """Beyond in tokens alone, or in parameters alone."""
-    outside = recipe.recipe_of(PAPERS, Model(PAPER, n_blocks, 8), n_tokens)
+    outside = recipe_of(PAPERS, Model(PAPER, n_blocks, 8), n_tokens)
     assert outside.base_config == "configs/pretrain.py" and outside.sequence == 4096
     assert "instead of 512" in outside.note
     low, high = outside.learning_rate_range
@@ -133,7 +134,7 @@ def test_models_below_all_published_laws_keep_the_recipe_of_the_laws_runs(tmp_pa
     law = load(fit_runs.write_demo_law(tmp_path / "law.json"))
     shape = Architecture(vocab_size=257, width_per_block=8)
     for n_blocks, base in ((16, "configs/quickstart.py"), (128, "configs/pretrain.py")):  # 3.5M, 1.7B parameters
-        assert recipe.recipe_of(law, Model(shape, n_blocks, 1), 1e10).base_config == base
+        assert recipe_of(law, Model(shape, n_blocks, 1), 1e10).base_config == base
 
 
 def test_a_ramp_for_a_mesh_has_whole_multiples():
@@ -172,7 +173,7 @@ def test_the_config_of_the_recipe_is_a_plan_of_its_own_model():
     check_config(schema.complete(config))
     sharding.make_mesh(config, jax.devices()[:1])
     shape = Architecture(vocab_size=50_304, width_per_block=128, kv_share=0.5, head_dim=128, ff=4)
-    planned = recipe.recipe_of(load("sparsity-2025"), Model(shape, 16, 1), config.n_tokens[0])
+    planned = recipe_of(load("sparsity-2025"), Model(shape, 16, 1), config.n_tokens[0])
     assert counts.n_active(config.model) == Model(shape, 16, 1).shape.n_active
     assert Schedule(config).peak == pytest.approx(planned.learning_rate)
     assert config.batch_tokens == planned.batch_tokens and config.data.seq_len == planned.sequence

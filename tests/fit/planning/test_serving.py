@@ -135,7 +135,7 @@ def test_counts_are_those_of_models_that_are_built(fields, n_experts):
         routed = 4 * n_experts - 1 if n_experts > 1 else 1
     style = hardware.Style((64.0, 64.0, 64.0), 64)
     model = hardware.built(architecture, style, 1024, 16, routed)
-    served = constraints.served(architecture, 1024.0, n_experts)
+    served = constraints.served(architecture.shape(1024.0, n_experts))
     assert float(architecture.routed_experts(n_experts)) == routed
     assert float(served.chosen_share) == pytest.approx(model.shape.chosen_share, rel=1e-12)
     for batch in (1, 7, 64):
@@ -197,7 +197,7 @@ def test_a_required_speed_by_brute_force(law, limits, required, batch):
     solved = solver.best_of_each_number(Problem(law, PAPER, constraints, experts))
     for i, e in enumerate(experts):
         assert solved.loss[i] == pytest.approx(least_by_brute_force(law, limits, e, required, batch), rel=1e-6)
-        served = constraints.served(PAPER, solved.d_model[i], e)
+        served = constraints.served(PAPER.shape(solved.d_model[i], e))
         speed = batch / served.step_seconds(batch, constraints.serving.chips)
         assert speed >= required * (1 - 1e-9)
         if solved.size_bound[i] == "serving":
@@ -228,6 +228,8 @@ def test_the_model_to_build_is_fast_enough(shape, batch):
     built = plan.buildable
     assert built.cost.serving_chips == 2
     assert required <= built.cost.serving.at(batch).decode_tokens_per_second < 1.3 * required
+    # without a cache: the weights of a token, in bfloat16
+    assert built.cost.serving.at(1).read_bytes == 2 * (built.n_active - built.vocab_size * built.d_model)
     assert f"at batch {batch} on 2 x H100 (at least" in " ".join(str(plan).split())
     assert plan.constraints["serve_tokens_per_second"] == required and plan.constraints["serve_batch"] == batch
 

@@ -243,19 +243,26 @@ def test_shapes_are_those_of_the_grid(plans):
     assert far["n_active"] > 2.7e9 and far["d_model"] / far["n_blocks"] > 80
 
 
-def test_one_convention_for_experts(tmp_path):
+@pytest.mark.parametrize(
+    "asked, experts, of_law",
+    [
+        ("--chips=H100:64 --hours=24 --like=Qwen3-30B-A3B", 256, 32),
+        ("--flops=1e20 --shape=paper,granularity:4", 128, 32),
+    ],
+)
+def test_one_convention_for_experts(asked, experts, of_law, tmp_path):
     """n_experts is what the config builds, in JSON and text; the law's count stands beside it."""
-    flags = ["plan", "--law=joint-moe-2025", "--chips=H100:64", "--hours=24", "--like=Qwen3-30B-A3B"]
+    flags = ["plan", "--law=joint-moe-2025", *asked.split()]
     plan = fit_command.answer(*flags, f"--emit_config={tmp_path}/c.py")
     built = plan["buildable"]
     config = plans_start.module_of(tmp_path / "c.py", "c").get_config()
-    assert built["n_experts"] == config.model.n_experts == 8 * plan["best"]["n_experts"]
-    assert built["law_experts"] == plan["best"]["n_experts"]
+    assert built["n_experts"] == config.model.n_experts == experts
+    assert built["law_experts"] == plan["best"]["n_experts"] == of_law
     assert counts.n_active(config.model) == built["n_active"] and counts.n_total(config.model) == built["n_total"]
     assert counts.n_exact(config.model) == built["exact_parameters"]
     printed = " ".join(fit_command.printed(*flags, "--verbose").split())
     assert f"buildable: n_experts {built['n_experts']}, " in printed
-    assert "the law counts its 256 experts as 32 as wide as a dense layer" in printed
+    assert f"the law counts its {experts} experts as {of_law} as wide as a dense layer" in printed
 
 
 def test_the_mesh_that_a_user_asks_for(tmp_path):

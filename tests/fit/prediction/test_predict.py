@@ -19,7 +19,7 @@ def test_a_planned_model_is_predicted_as_planned(name, vocab_size):
     built = plan.buildable
     columns = fit.load(name).form.columns
     row = {column: built[column] for column in ("n_active", "n_total", "n_tokens", "d_model", "vocab_size")}
-    row |= dict(n_experts=built.get("law_experts", built.n_experts), top_k=1, granularity=1, shared_share=0)
+    row |= dict(n_experts=built.law_experts, top_k=1, granularity=1, shared_share=0)
     assert set(columns) <= {*row, "sparsity"}
     assert fit.predict(name, [row]).columns["predicted_loss"] == pytest.approx([built.loss], rel=1e-9)
 
