@@ -47,13 +47,9 @@ export function lawAtExperts(law, shape, n_experts, coefficients = law.coefficie
   return { loss, lossOfCounts, exponents: [mu, nu] };
 }
 
-// Weights of embedding and head per unit of width that the law does not count: all, or those of another vocabulary.
+// Weights of embedding and head per unit of width that the law does not count: all, or those beyond its own vocabulary.
 function uncountedRows(law, shape) {
-  return law.counts_embedding ? foreignRows(law, shape) : embeddingAndHead(shape);
-}
-
-// Weights of embedding and head per unit of width beyond those that the law counts models with.
-function foreignRows(law, shape) {
+  if (!law.counts_embedding) return embeddingAndHead(shape);
   const { own_vocabulary, counted_as_they_are } = law;
   if (own_vocabulary == null || counted_as_they_are.includes(shape.vocab_size)) return 0;
   return embeddingAndHead(shape) - embeddingAndHead({ ...shape, vocab_size: own_vocabulary });
