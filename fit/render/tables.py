@@ -60,7 +60,7 @@ def memories_of(law: Law, architecture: Architecture, budgets: Sequence[float]) 
         return papers["memory_gb"], papers["kv_tokens"]
     middle = Constraints(flops=sorted(budgets)[len(budgets) // 2])
     dense = solver.best_of_each_number(Problem(law, architecture, middle, [1]))
-    weights = float(middle.memory(architecture.shape(dense.d_model[0], dense.n_experts[0]))) / 1e9
+    weights = float(middle.memory(architecture, dense.d_model[0], dense.n_experts[0])) / 1e9
     return tuple(float(f"{times * weights:.1e}") for times in (1, 3, 10)), 0
 
 

@@ -66,7 +66,7 @@ def _optimum_at(problem: Problem, best_models: BestModels, i: int, near: list[fl
     candidate = best_models.candidate(i)
     if candidate is None:
         shape = architecture.shape(model["d_model"], e)
-        memory_bytes = float(problem.constraints.memory(shape))
+        memory_bytes = float(problem.constraints.memory(architecture, model["d_model"], e))
     else:
         shape = candidate.shape
         memory_bytes = candidate.memory_bytes

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fit.aliases import Array, Json, Numbers, Opt
-from fit.model.architecture import INFERENCE, TRAINING
+from fit.model.architecture import INFERENCE, TRAINING, Architecture
 from fit.model.serving import Requirement, Served
 from fit.model.shape import ModelShape
 from fit.planning.inputs.requests import PAPER_SHAPE, ShapeRequest
@@ -90,9 +90,10 @@ class Constraints:
         """Bytes of the key-value cache."""
         return self.bytes_per_kv_element * shape.kv_elements(self.kv_tokens)
 
-    def memory(self, shape: ModelShape) -> Numbers:
+    def memory(self, architecture: Architecture, d_model: Numbers, n_experts: Numbers) -> Numbers:
         """Bytes of weights, without norms and routers, and of the key-value cache."""
-        return self.bytes_per_parameter * shape.n_total + self.cache_bytes(shape)
+        weights = self.bytes_per_parameter * architecture.n_total(d_model, n_experts)
+        return weights + self.bytes_per_kv_element * architecture.kv_elements(d_model, self.kv_tokens)
 
     def served(self, shape: ModelShape) -> Served:
         """What serving reads of models."""

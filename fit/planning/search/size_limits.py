@@ -44,7 +44,7 @@ def size_limits(problem: Problem) -> list[SizeLimit]:
 
     def memory(d_model: Numbers, n_experts: Numbers) -> Numbers:
         """Bytes of weights and cache."""
-        return constraints.memory(problem.architecture.shape(d_model, n_experts))
+        return constraints.memory(problem.architecture, d_model, n_experts)
 
     if constraints.memory_bytes is not None:
         limits.append(SizeLimit("memory", memory, constraints.memory_bytes))

@@ -87,7 +87,7 @@ def matched_memory(picture: style.Picture, flops: float, kv_tokens: float, infer
         top = np.nanmax(free.n_total)
         smallest = architecture.n_active(2.0 * architecture.width_per_block, 1)
         dense = np.geomspace(max(smallest, top / 1e4), top, style.POINTS)
-        memory = base.memory(architecture.shape(architecture.d_model(dense, 1), 1))
+        memory = base.memory(architecture, architecture.d_model(dense, 1), 1)
         for i, e in enumerate(picture.experts):
             optima = solver.best_models(Problem(law, architecture, base).within(memory_bytes=memory), e)
             shown = optima.feasible & (optima.size_bound == "memory")
@@ -132,7 +132,7 @@ def best_experts(
     ]
     for axis, title, base in _scenarios(axes, flops, kv_tokens, inference):
         for size, grey in zip(sizes, greys, strict=True):
-            memory = base.memory(architecture.shape(architecture.d_model(size, 1), 1))
+            memory = base.memory(architecture, architecture.d_model(size, 1), 1)
             optima = solver.best_models(Problem(picture.law, architecture, base).within(memory_bytes=memory), experts)
             if not optima.feasible.any():
                 continue

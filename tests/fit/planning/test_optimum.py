@@ -138,9 +138,7 @@ def test_constrained_optimum_is_brute_force(flops, memory, kv, served, cap, e, n
         assert float(result.n_active) == pytest.approx(expected[1], rel=1e-3)  # where the loss is flat, too
         used = 6 * result.n_active * result.n_tokens + 2 * result.n_active * constraints.inference_tokens
         assert flops is None or used <= constraints.flops * (1 + 1e-9)
-        assert memory is None or (
-            constraints.memory(PAPER.shape(result.d_model, e)) <= constraints.memory_bytes * (1 + 1e-9)
-        )
+        assert memory is None or (constraints.memory(PAPER, result.d_model, e) <= constraints.memory_bytes * (1 + 1e-9))
         assert cap is None or result.n_tokens <= constraints.max_tokens
 
 
