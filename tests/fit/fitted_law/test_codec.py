@@ -1,6 +1,7 @@
 """law.json: what a law holds survives it, older files are read, and what no law can hold is refused."""
 
 import copy
+import dataclasses
 import json
 
 import fit_runs
@@ -43,6 +44,19 @@ def test_a_law_survives_its_file(tmp_path, name):
         np.testing.assert_allclose(again.predict_interval(**read, new_run=new_run), expected, rtol=1e-12)
     assert again.to_dict() == law.to_dict() == json.loads((tmp_path / "law.json").read_text())
     assert again.ranges == law.ranges and again.models == law.models and again.warnings == law.warnings
+
+
+def test_no_file_is_written_that_would_not_be_read_as_this_law(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    law = load(str(OURS[0]))
+    with pytest.raises(UserError, match="law=joint-moe-2025 is a law that needs no file"):
+        fit.save(law, "joint-moe-2025")
+    never = dataclasses.replace(law, coefficients=law.coefficients | dict.fromkeys(law.form.names, float("nan")))
+    with pytest.raises(
+        UserError, match="^law.json: cannot be written: coefficients.* is null, expected a finite number"
+    ):
+        fit.save(never, "law.json")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("path", OURS, ids=str)

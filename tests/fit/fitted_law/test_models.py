@@ -122,6 +122,22 @@ def test_dense_models_need_no_top_k(has_shapes, written):
         assert [finding.code for finding in fit_runs.models_of(unsaid).assumed] == ["top_k_assumed"]
 
 
+def test_ratios_that_no_model_has_are_refused():
+    """No law.json may hold them."""
+    with pytest.raises(UserError, match="^runs.csv: n_kv_heads / n_heads is 2.0, expected a number from 0.001 to 1"):
+        fit_runs.models_of(table(n_heads=[8] * 36, n_kv_heads=[16] * 36))
+
+
+def test_shares_of_experts_are_those_of_mixtures_that_can_be():
+    """Others, of as many parameters in all as active ones, have no share that a law.json may hold."""
+    n_active = np.geomspace(1e7, 1e9, 9)
+    ratio = np.array([1, 1, 1, 1, 4, 4, 4, 4, 4])
+    columns = dict(n_active=n_active, n_total=ratio * n_active, n_tokens=[2e10] * 9, n_experts=[8] * 9, top_k=[1] * 9)
+    shares = fit_runs.models_of(read(columns)).shares
+    np.testing.assert_allclose(shares.n_active, n_active[4:])
+    np.testing.assert_allclose(shares.share, 3 / 7)
+
+
 def test_overrides_that_all_runs_share_are_kept():
     ours = [f"{text} data.path='my text/*.txt' optimizer.b2=0.95" for text in table().columns["overrides"]]
     found = fit_runs.models_of(table(overrides=ours))
