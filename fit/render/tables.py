@@ -11,7 +11,7 @@ import numpy as np
 
 from fit.aliases import Floats, Json
 from fit.fitted_law import extrapolation
-from fit.fitted_law.extrapolation import in_words
+from fit.fitted_law.extrapolation import Outside, in_words
 from fit.fitted_law.law import Law
 from fit.fitted_law.published_draws import drawing_in_words
 from fit.form import Reduced
@@ -197,18 +197,18 @@ def table_5(law: Law, architecture: Architecture, experts: Floats = (), budgets:
             yield row | dict(draws=interval.draws, outside_fitted_range=in_words(outside))
 
 
-def _farthest_outside(law: Law, ends: Sequence[tuple[float, float]], n_experts: int, flops: float) -> list[Json]:
+def _farthest_outside(law: Law, ends: Sequence[tuple[float, float]], n_experts: int, flops: float) -> list[Outside]:
     """The columns in which the models (n_active, n_tokens) at an interval's ends lie outside the fitted range.
 
     Each column has the value of the model that is farther outside.
     """
-    farthest: dict[str, Json] = {}
+    farthest: dict[str, Outside] = {}
     for n_active, n_tokens in ends:
         model = dict(n_active=n_active, n_tokens=n_tokens, n_experts=n_experts, training_flops=flops)
         for outside in extrapolation.outside(law, **model):
-            known = farthest.get(outside["column"])
-            if known is None or outside["factor"] >= known["factor"]:
-                farthest[outside["column"]] = outside
+            known = farthest.get(outside.column)
+            if known is None or not known.is_farther_than(outside):
+                farthest[outside.column] = outside
     return list(farthest.values())
 
 

@@ -5,6 +5,7 @@ import dataclasses
 from fit.aliases import Json
 from fit.errors import UserError
 from fit.fitted_law import extrapolation
+from fit.fitted_law.extrapolation import Outside
 from fit.fitted_law.law import Law
 from fit.fitted_law.repeated import Repeated
 from fit.model import hardware
@@ -87,7 +88,7 @@ class Buildable(Record):
     recipe_laws: list[Json]
     recipe_note: str
     layout: PlannedLayout | None = optional()
-    extrapolation: list[Json]
+    extrapolation: list[Outside]
     loss_interval: list[float] | None = None
     interval_of_a_run: bool = False
     speed: Speed | None = optional()

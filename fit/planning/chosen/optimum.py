@@ -4,8 +4,8 @@ import dataclasses
 
 import numpy as np
 
-from fit.aliases import Json
 from fit.fitted_law import extrapolation
+from fit.fitted_law.extrapolation import Outside
 from fit.messages.units import say
 from fit.model.architecture import INFERENCE, training_flops
 from fit.planning.chosen import cost, modelled_speed
@@ -57,7 +57,7 @@ class Optimum(Record):
     training_flops: float
     inference_flops_per_token: float
     near_optimal_n_active: list[float] | None
-    extrapolation: list[Json]
+    extrapolation: list[Outside]
     speed: Speed | None = optional()
     chips: int | None = optional()
     cost: Cost | None = optional()

@@ -1,5 +1,6 @@
 """What a law knows of the models it was fitted to, and what it says outside of them."""
 
+import dataclasses
 import json
 
 import fit_runs
@@ -12,6 +13,7 @@ from fit.fitted_law.extrapolation import in_words, warning_of
 from fit.fitted_law.law import Law
 from fit.fitted_law.law_files import load
 from fit.fitted_law.models import Models
+from fit.fitted_law.parts import FittedRuns
 from fit.laws import FORMS
 from fit.model.architecture import BATCH_RAMP, Architecture
 from fit.table.table import Table, read
@@ -69,6 +71,22 @@ def test_what_lies_outside_is_told_by_how_much(law):
         "n_experts 4 times above 8"
     )
     assert warning_of([]) == ""
+
+
+@pytest.mark.parametrize(
+    "ends, value, words, short",
+    [
+        ((0.5, 0.9), 0, "sparsity 0, below 0.5", "sparsity below"),
+        ((0.0, 0.0), 0.5, "sparsity 0.5, above 0", "sparsity above"),
+    ],
+)
+def test_nothing_is_a_multiple_of_zero(ends, value, words, short):
+    law = load("sparsity-2025")
+    law = dataclasses.replace(law, runs=FittedRuns(ranges=dict(sparsity=ends)))
+    (outside,) = extrapolation.outside(law, sparsity=value)
+    assert (outside.factor, outside.in_words, outside.in_short) == (None, words, short)
+    if value == 0:
+        assert extrapolation.of_model(law, law.architecture, 1, 1e8, 1e9, 1e8) == [outside]
 
 
 def test_tokens_that_the_text_does_not_have(law):
