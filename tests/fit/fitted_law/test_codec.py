@@ -225,6 +225,10 @@ def test_a_coefficient_is_a_finite_number(tmp_path, value):
     (dict(form=["joint"]), "has no form"),
     (dict(bootstrap=dict(draws=[[1, 2]], percentiles=[10, 90], form="errors")), "rows of 11 numbers"),
     (dict(bootstrap=dict(draws=[[1] * 11], percentiles=[90], form="errors")), r"bootstrap.percentiles is \[90\]"),
+    (
+        dict(bootstrap=dict(draws=[[-1, *list(fit_runs.TABLE_3.values())[1:]]], percentiles=[10, 90], form="errors")),
+        r"bootstrap.draws is \[-1.0, -0.1889, .*, expected scales above 0 and E_max above E_start",
+    ),
     (dict(models=dict(learning_rate=dict(constant=1))), "models.learning_rate"),
     (dict(models=dict(n_experts=[1.5])), "models.n_experts"),
 ])  # fmt: skip
@@ -234,9 +238,13 @@ def test_values_of_the_right_kind_that_are_no_law(tmp_path, change, words):
         load(tmp_path / "law.json")
 
 
-@pytest.mark.parametrize("version", [VERSION + 1, 0, -1, 1.5, "2", True])
-def test_a_version_that_this_one_does_not_know_is_refused(tmp_path, version):
+@pytest.mark.parametrize(
+    "version, expected",
+    [(VERSION + 1, f"at most {VERSION}: a newer fit wrote it")]
+    + [(version, f"a whole number from 1 to {VERSION}") for version in (0, -1, 1.5, "2", True, None)],
+)
+def test_a_version_that_this_one_does_not_know_is_refused(tmp_path, version, expected):
     record = dict(version=version, form="joint", coefficients=fit_runs.TABLE_3)
     (tmp_path / "law.json").write_text(json.dumps(record))
-    with pytest.raises(UserError, match=f"version is .*, expected at most {VERSION}: a newer fit wrote it"):
+    with pytest.raises(UserError, match=f"version is {json.dumps(version)}, expected {expected}"):
         load(tmp_path / "law.json")
