@@ -17,15 +17,15 @@ from fit.aliases import Array
 from fit.fitted_law import batches, overrides, table_architecture, table_experts
 from fit.fitted_law.architecture_ratios import BY_FIELDS, PAPERS_RATIOS, ArchitectureRatios
 from fit.fitted_law.batches import Batches
-from fit.fitted_law.bounds import Count, Rule
+from fit.fitted_law.bounds import MOST_COUNT, Count, Rule
 from fit.fitted_law.expert_widths import ExpertShares
-from fit.fitted_law.model_fields import majority, positive_numbers, width_per_block_of
+from fit.fitted_law.model_fields import cells, majority, positive_numbers, width_per_block_of
 from fit.fitted_law.overrides import Overrides
 from fit.messages.finding import Finding, finding
 from fit.messages.printable import printable
 from fit.results import Record, optional
 from fit.table.spelled import is_yes
-from fit.table.table import BOUNDS, Table
+from fit.table.table import BOUNDS, Table, to_numbers
 
 MOST_EXPERTS = 16  # numbers of experts that a plan compares by default
 MOST_NAMED = 64  # numbers of experts that a law names; a plan asks each of them
@@ -160,14 +160,15 @@ def from_table(table: Table, rows: Array) -> Models:
     }
     width_per_block = width_per_block_of(table)
     if "width_per_block" in table:
-        width_per_block = _most_common(table, "width_per_block")
-    known = table_architecture.by_columns(table, _most_common(table, "vocab_size"), width_per_block)
+        width_per_block = _most_common(positive_numbers(table, "width_per_block"))
+    vocab_size = _most_common(positive_numbers(table, "vocab_size"))
+    known = table_architecture.by_columns(table, vocab_size, width_per_block)
     known = table_experts.complete(table, known)
     is_papers = known.ratios == PAPERS_RATIOS and not known.differing
     sizes = {name: _numbers(table, name) for name in ("vocab_size", "width_per_block")}
     others = {"seq_len": _numbers(table, "seq_len")} | of_overrides | {"corpus_fingerprint": corpora}
     differing = _several({"config": configs} | sizes) | known.differing | _several(others)
-    seq_len = _most_common(table, "seq_len")
+    seq_len = _most_common(to_numbers(cells(table, "seq_len", "data")))
     return Models(
         vocab_size=known.vocab_size,
         width_per_block=width_per_block,
@@ -176,7 +177,7 @@ def from_table(table: Table, rows: Array) -> Models:
         shares=known.shares,
         assumed=known.assumed,
         seq_len=seq_len,
-        final_norm=all(map(is_yes, table.column_or("final_norm", ""))),
+        final_norm=all(map(is_yes, cells(table, "final_norm"))),
         n_experts=_experts(table, rows),
         base_config=config,
         overrides=shared,
@@ -210,10 +211,9 @@ def _numbers(table: Table, name: str) -> list[float]:
     return [] if values is None else np.unique(values).tolist()
 
 
-def _most_common(table: Table, name: str) -> int | None:
-    """The whole number that more than half of the runs have."""
-    values = positive_numbers(table, name)
-    if values is None:
+def _most_common(values: Array | None) -> int | None:
+    """The whole number that more than half of the runs have; None without values, or with one that is no count."""
+    if values is None or not np.all((values > 0) & (values <= MOST_COUNT)):
         return None
     value = round(majority(values) or 0)
     return value if value >= 1 else None

@@ -170,6 +170,15 @@ def test_overrides_that_all_runs_share_are_kept():
 # The batches of the runs.
 
 
+def test_a_norm_and_rows_that_all_runs_set_are_known_without_their_columns():
+    of_overrides = read(dict(n_active=[1e8] * 3, overrides=["model.final_norm=True data.seq_len=1024"] * 3))
+    found = fit_runs.models_of(of_overrides)
+    assert found.final_norm and found.seq_len == 1024
+    columns = of_overrides.columns | dict(final_norm=["False"] * 3, seq_len=[512] * 3)
+    found = fit_runs.models_of(read(columns))
+    assert not found.final_norm and found.seq_len == 512
+
+
 def ends_of(schedule):
     """(n_tokens, batch_tokens) of a schedule's budgets, as the trainer writes them."""
     branches = [segment for segment in schedule.segments if segment.decays]
