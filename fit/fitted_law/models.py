@@ -24,6 +24,7 @@ from fit.fitted_law.overrides import Overrides
 from fit.messages.finding import Finding, finding
 from fit.messages.printable import printable
 from fit.results import Record, optional
+from fit.table.runs import corpora
 from fit.table.spelled import is_yes
 from fit.table.table import BOUNDS, Table, to_numbers
 
@@ -47,8 +48,12 @@ BUILT = ("n_kv_heads", "head_dim", "tied_embeddings", "top_k", "d_expert", "n_sh
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RateLaw(Record):
-    """Eq. 10 of the joint law's paper: ln of the peak learning rate, constant + n_active ln(n_active) + n_experts
-    ln(n_experts)."""
+    """Eq. 10 of the joint law's paper: ln of the peak learning rate is linear in ln(n_active) and ln(n_experts).
+
+    Attributes:
+      constant: ln of the rate of a model of one active parameter and one expert.
+      n_active, n_experts: The slopes, of ln(rate) for each factor of e.
+    """
 
     constant: float
     n_active: float
@@ -149,8 +154,8 @@ def from_table(table: Table, rows: Array) -> Models:
     Args:
       rows: indices of the runs fitted, whose numbers of experts n_experts lists.
     """
-    configs = _texts(table, "config")
-    corpora = _texts(table, "corpus_fingerprint")
+    configs = _configs(table)
+    texts = corpora(table)
     config = _only(configs)
     of_overrides = _values_of_overrides(table) if config else {}
     shared = {
@@ -166,7 +171,7 @@ def from_table(table: Table, rows: Array) -> Models:
     known = table_experts.complete(table, known)
     is_papers = known.ratios == PAPERS_RATIOS and not known.differing
     sizes = {name: _numbers(table, name) for name in ("vocab_size", "width_per_block")}
-    others = {"seq_len": _numbers(table, "seq_len")} | of_overrides | {"corpus_fingerprint": corpora}
+    others = {"seq_len": _numbers(table, "seq_len")} | of_overrides | {"corpus_fingerprint": texts}
     differing = _several({"config": configs} | sizes) | known.differing | _several(others)
     seq_len = _most_common(to_numbers(cells(table, "seq_len", "data")))
     return Models(
@@ -183,7 +188,7 @@ def from_table(table: Table, rows: Array) -> Models:
         overrides=shared,
         batches=batches.from_table(table, config, shared, differing, seq_len),
         learning_rate=_learning_rate(table),
-        corpus=_only(corpora),
+        corpus=_only(texts),
         unique_tokens=_unique_tokens(table),
         repeats=_repeats(table),
         differing={name: tuple(values) for name, values in differing.items()},
@@ -200,9 +205,9 @@ def _only(values: list[str]) -> str | None:
     return values[0] if len(values) == 1 else None
 
 
-def _texts(table: Table, name: str) -> list[str]:
-    """The values of a column of text, each once; [] where there is no such column or it is empty."""
-    return sorted({printable(str(v)) for v in table.column_or(name, "") if v not in (None, "")})
+def _configs(table: Table) -> list[str]:
+    """The config files of the runs, each once; [] where the table has none."""
+    return sorted({printable(str(v)) for v in table.column_or("config", "") if v not in (None, "")})
 
 
 def _numbers(table: Table, name: str) -> list[float]:
