@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 LARGEST = 1e100  # of a coefficient: products of a few must stay finite
 MOST_COUNT = 10**18  # of words or tokens
+USUAL_PERCENTILES = (10.0, 90.0)  # the ends of intervals, unless others are named
 
 
 @dataclasses.dataclass(frozen=True)

@@ -33,7 +33,9 @@ def law_of(name: str, form: Form, values: Json, where: str) -> Law:
     """
     try:
         version = values.get("version", 1)
-        if type(version) is not int or not 1 <= version <= VERSION:
+        if type(version) is not int or version < 1:
+            raise Invalid("version", version, f"a whole number from 1 to {VERSION}")
+        if version > VERSION:
             raise Invalid("version", version, f"at most {VERSION}: a newer fit wrote it")
         values = upgraded(values, version)
         fields = fields_of(Law, values, "")
@@ -91,11 +93,15 @@ def _check_coefficients(law: Law) -> None:
         drawn = [1.0] if law.draws is None else law.draws[name].tolist()
         if not smallest <= min(drawn) <= max(drawn) <= 1:
             raise Invalid("bootstrap.draws", drawn, f"{name}, {expected}")
+    pairs = [f"{name} above {c.above}" for name, c in form.coefficients.items() if c.above]
+    expected = " and ".join(["scales above 0", *pairs])
     with np.errstate(all="ignore"):
-        params = form.to_params(law.coefficients)
-    if not np.all(np.isfinite(params)):
-        pairs = [f"{name} above {c.above}" for name, c in form.coefficients.items() if c.above]
-        raise Invalid("coefficients", law.coefficients, " and ".join(["scales above 0", *pairs]))
+        if not np.all(np.isfinite(form.to_params(law.coefficients))):
+            raise Invalid("coefficients", law.coefficients, expected)
+        for row in law.bootstrap.draws if law.bootstrap else ():
+            drawn = form.to_params(dict(zip(form.names, row, strict=True)))
+            if not np.all(drawn < np.inf):  # -inf is a scale that ended at 0
+                raise Invalid("bootstrap.draws", row, expected)
 
 
 def _check_tuning(optima: Tuning, n_draws: int) -> None:

@@ -21,13 +21,20 @@ LONGEST_SHOWN = 60  # letters of a value in an error
 
 
 class Invalid(Exception):
-    """A value that a law.json cannot hold."""
+    """A value that a law.json cannot hold.
+
+    Attributes:
+      field: Its name and place in the file.
+      reason: What it is, and what is expected.
+    """
 
     def __init__(self, field: str, value: object, expected: str) -> None:
         shown = "missing" if value is MISSING else json.dumps(value, default=str)
         if len(shown) > LONGEST_SHOWN:
             shown = shown[: LONGEST_SHOWN - 3] + "..."
-        super().__init__(f"{field} is {shown}, expected {expected}")
+        self.field = field
+        self.reason = f"is {shown}, expected {expected}"
+        super().__init__(f"{field} {self.reason}")
 
 
 @functools.cache

@@ -81,6 +81,12 @@ def ratio_of(architecture: Architecture, n_active: Numbers, n_experts: Numbers) 
     return np.asarray(architecture.n_total(d_model, n_experts)) / n_active
 
 
+def _possible(architecture: Architecture, mixtures: MixtureSizes) -> MixtureSizes:
+    """Those mixtures whose experts can make up the ratio, all weights being those of experts at most."""
+    most = (mixtures.n_experts + architecture.shared) / (architecture.top_k + architecture.shared)
+    return mixtures.part((mixtures.ratio > 1) & (mixtures.ratio < most))
+
+
 def granularity_of(architecture: Architecture, mixtures: MixtureSizes) -> float | None:
     """The granularity with which models have the ratios n_total / n_active of `mixtures`, at the median of these.
 
@@ -91,12 +97,9 @@ def granularity_of(architecture: Architecture, mixtures: MixtureSizes) -> float 
     Returns:
       None where none has them.
     """
-    used = architecture.top_k + architecture.shared
-    # whether experts can make up the ratio, all weights being those of experts at most
-    is_possible = (mixtures.ratio > 1) & (mixtures.ratio < (mixtures.n_experts + architecture.shared) / used)
-    if 2 * is_possible.sum() <= len(is_possible):
+    known = _possible(architecture, mixtures)
+    if 2 * len(known.ratio) <= len(mixtures.ratio):
         return None
-    known = mixtures.part(is_possible)
 
     def excess(log_granularities: Numbers) -> Array:
         """Of the ratio at these granularities: falling, for narrower experts are fewer weights."""
@@ -134,8 +137,9 @@ def shares_of(architecture: Architecture, mixtures: MixtureSizes) -> ExpertShare
 
     Args:
       architecture: what tells how many experts a token uses.
-      mixtures: of a table.
+      mixtures: of a table; those of an impossible ratio do not count.
     """
+    mixtures = _possible(architecture, mixtures)
     used = architecture.top_k + architecture.shared
     share = (mixtures.ratio - 1) * used / (mixtures.n_experts - architecture.top_k)
     order = np.argsort(mixtures.n_active, kind="stable")

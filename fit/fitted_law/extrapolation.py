@@ -1,19 +1,74 @@
 """What of a model lies outside the runs of a law: by what factor, and in words."""
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
-from fit.aliases import Array, Json, Numbers, Opt
+from fit.aliases import Array, Numbers, Opt
 from fit.fitted_law.law import Law
-from fit.messages.units import amount
+from fit.messages import sentences
+from fit.messages.units import amount, say
 from fit.model.architecture import Architecture, training_flops
+from fit.results import Record
 
 ROUNDING = 5e-3  # a value outside a range by less than this share counts as inside: three digits hide it
 
 
-def outside(law: Law, **values: Opt) -> list[Json]:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Outside(Record):
+    """A value of a model outside the range of a law's runs.
+
+    Attributes:
+      column: Its name. unique_tokens is n_tokens against the tokens of the text that the law was fitted on (low is 0).
+      value: The model's, as the law counts it.
+      low, high: The range.
+      factor: How many times above or below the range it is, > 1; None where the value or the end of the range is 0.
+    """
+
+    column: str
+    value: float
+    low: float
+    high: float
+    factor: float | None
+
+    @property
+    def is_above(self) -> bool:
+        """Whether the value is above the range."""
+        return self.value > self.high
+
+    @property
+    def side(self) -> str:
+        """On which side of the range the value is: "above" or "below"."""
+        return "above" if self.is_above else "below"
+
+    @property
+    def in_words(self) -> str:
+        """The value with the end of the range that it passes: "n_tokens 7 times above 1.31M"."""
+        end = self.high if self.is_above else self.low
+        shown = f"{end:.3g}" if self.column == "training_flops" else amount(end)
+        if self.factor is None:
+            return f"{self.column} {self.value:.3g}, {self.side} {shown}"
+        factor = amount(self.factor)
+        if self.column == "unique_tokens":
+            return f"n_tokens {factor} times the {shown} of the text"
+        return f"{self.column} {factor} times {self.side} {shown}"
+
+    @property
+    def in_short(self) -> str:
+        """The value without the end of the range: "n_tokens 7 times above"."""
+        sentence = sentences.SHORT_SIDE if self.factor is None else sentences.SHORT_FACTOR
+        return say(sentence, **self, side=self.side)
+
+    def is_farther_than(self, other: "Outside") -> bool:
+        """Whether this value is farther outside than another of its column; one without a factor is the farthest."""
+        if self.factor is None or other.factor is None:
+            return self.factor is None
+        return self.factor > other.factor
+
+
+def outside(law: Law, **values: Opt) -> list[Outside]:
     """The values of a model outside the fitted range.
 
     Args:
@@ -22,8 +77,7 @@ def outside(law: Law, **values: Opt) -> list[Json]:
         6 n_active n_tokens.
 
     Returns:
-      A list of {column, value, low, high, factor}, empty inside; `factor` > 1 says how far outside. The column
-      unique_tokens is n_tokens against the tokens of the text that the law was fitted on (low is 0).
+      Empty inside.
     """
     return _rows(_with_ranges(law, values))
 
@@ -55,13 +109,14 @@ def _is_inside(value: Any, low: float, high: float) -> Any:
     return (low * (1 - ROUNDING) <= value) & (value <= high * (1 + ROUNDING))
 
 
-def _rows(with_ranges: dict[str, tuple[Any, float, float]]) -> list[Json]:
-    """The rows {column, value, low, high, factor} of those values that are outside their range."""
+def _rows(with_ranges: dict[str, tuple[Any, float, float]]) -> list[Outside]:
+    """Those values that are outside their range."""
     rows = []
     for column, (value, low, high) in with_ranges.items():
         if not _is_inside(value, low, high):
-            factor = value / high if value > high else low / value
-            rows.append(dict(column=column, value=float(value), low=low, high=high, factor=float(factor)))
+            larger, smaller = (value, high) if value > high else (low, value)
+            factor = float(larger / smaller) if smaller else None
+            rows.append(Outside(column=column, value=float(value), low=low, high=high, factor=factor))
     return rows
 
 
@@ -73,7 +128,7 @@ def of_model(
     n_tokens: float,
     n_total: float | None = None,
     shape: tuple[float, float] | None = None,
-) -> list[Json]:
+) -> list[Outside]:
     """What is outside of a model of an architecture, as `outside` lists it, its width and depth last.
 
     Parameters and FLOPs are those that the law counts.
@@ -144,22 +199,11 @@ def shape_ranges(law: Law) -> dict[str, tuple[float, float]]:
     return dict(d_model=(low, high), n_blocks=(low / width_per_block, high / width_per_block))
 
 
-def in_words(rows: Iterable[Json]) -> str:
+def in_words(rows: Iterable[Outside]) -> str:
     """The rows of `outside` in words: "n_tokens 7 times above 1.31M, ..."; "" if there are none."""
-    words = []
-    for row in rows:
-        column = row["column"]
-        is_above = row["value"] > row["high"]
-        end = row["high"] if is_above else row["low"]
-        end = f"{end:.3g}" if column == "training_flops" else amount(end)
-        factor = amount(row["factor"])
-        if column == "unique_tokens":
-            words.append(f"n_tokens {factor} times the {end} of the text")
-        else:
-            words.append(f"{column} {factor} times {'above' if is_above else 'below'} {end}")
-    return ", ".join(words)
+    return ", ".join(row.in_words for row in rows)
 
 
-def warning_of(rows: list[Json]) -> str:
+def warning_of(rows: list[Outside]) -> str:
     """The warning on an answer outside the fitted range; "" for one inside."""
     return f"outside the fitted range: {in_words(rows)}" if rows else ""

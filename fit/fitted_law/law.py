@@ -1,9 +1,11 @@
 """A law: a form with coefficients. These give the losses of models; draws of them give intervals."""
 
 import dataclasses
+import difflib
 import functools
 import math
 import warnings
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -44,24 +46,30 @@ class Law(LawData):
         return f"<{self.form.name} law {self.name}: {'; '.join(parts)}>"
 
     def predict(
-        self, n_active: Any = 1.0, n_tokens: ArrayLike = 1.0, n_experts: ArrayLike | None = None, **columns: ArrayLike
+        self,
+        n_active: Any = None,
+        n_tokens: ArrayLike | None = None,
+        n_experts: ArrayLike | None = None,
+        **columns: ArrayLike | None,
     ) -> Array:
         """The loss of models in nats per token.
 
-        Numbers, lists and arrays broadcast together; columns that the law does not read may be anything. It warns of
-        few or many tokens per parameter.
+        Numbers, lists and arrays broadcast together; columns that only other laws read may be anything. It warns of few
+        or many tokens per parameter.
 
         Args:
           n_active: active parameters; or a table of models, as fit.read takes it, for the loss of each row.
           n_tokens: training tokens.
-          n_experts: experts of a layer; by default that of the law, or 1.
-          columns: others by name.
+          n_experts: experts of a layer; by default that of the law, or 1. A fraction, such as a plan's law_experts, is
+            one of experts as wide as the dense layer.
+          columns: others that laws read, by name.
 
         Raises:
-          UserError: for values that no model has, such as n_active=-1, and for a number of experts for which the law
-            does not hold.
+          UserError: for values that no model has, such as n_active=-1, for a number of experts for which the law does
+            not hold, for a column that the law reads and that is missing, for one that no law reads, and for values
+            that do not broadcast, or that stand beside a table.
         """
-        models = self._read_columns(columns | dict(n_active=n_active, n_tokens=n_tokens, n_experts=n_experts))
+        models = self._models_of(n_active, n_tokens, n_experts, columns)
         odd = unlikely(models, 0.5)  # not of grids, which reach far
         if odd:
             warnings.warn(str(odd), stacklevel=2)
@@ -73,28 +81,45 @@ class Law(LawData):
             raise UserError(f"the {self.form.name} law gives no loss at {where}")
         return loss
 
-    def _read_columns(self, arguments: dict[str, Any]) -> dict[str, Array]:
-        """The columns that the law reads, as float64 arrays.
-
-        Raises:
-          UserError: at the first value that no model has, or at a number of experts for which the law does not hold.
-        """
-        if table.is_table(arguments["n_active"]):
-            return self.columns_of(table.read(arguments["n_active"]))
-        if arguments["n_experts"] is None:
-            arguments = arguments | dict(n_experts=self.only_n_experts or 1.0)
+    def _models_of(self, n_active: Any, n_tokens: Any, n_experts: Any, columns: dict[str, Any]) -> dict[str, Array]:
+        """The columns that the law reads of what `predict` takes, as float64 arrays. Raises UserError as it does."""
+        arguments = dict(n_active=n_active, n_tokens=n_tokens, n_experts=n_experts) | columns
+        arguments = {name: value for name, value in arguments.items() if value is not None}
+        self._check_names(arguments)
+        if table.is_table(n_active):
+            others = [name for name in arguments if name != "n_active"]
+            if others:
+                raise UserError(f"{others[0]}: the models are those of a table, which has a column of them")
+            return self.columns_of(table.read(n_active))
+        arguments.setdefault("n_experts", self.only_n_experts or 1.0)
         self.check_experts(arguments["n_experts"], "n_experts")
-        columns = {}
+        models = {}
         for name in self.form.columns:
             if name not in arguments:
                 raise UserError(f"{name} is missing: the {self.form.name} law reads {', '.join(self.form.columns)}")
-            columns[name] = _as_numbers(name, arguments[name])
+            models[name] = _as_numbers(name, arguments[name])
             low, high = table.BOUNDS.get(name, (-np.inf, np.inf))
-            bad = ~((low <= columns[name]) & (columns[name] <= high))
+            bad = ~((low <= models[name]) & (models[name] <= high))
             if bad.any():
-                first = columns[name].flat[int(np.argmax(bad))]
+                first = models[name].flat[int(np.argmax(bad))]
                 raise UserError(f"{name}: found {first:g}, expected a number from {low:g} to {high:g}")
-        return columns
+        try:
+            np.broadcast_shapes(*(values.shape for values in models.values()))
+        except ValueError:
+            shapes = ", ".join(f"{name} {values.shape}" for name, values in models.items())
+            raise UserError(f"shapes of {shapes}: expected arrays that broadcast together") from None
+        return models
+
+    def _check_names(self, names: Iterable[str]) -> None:
+        """Raises UserError at the first of these names of columns that no law reads."""
+        known = {"n_active", "n_tokens", "n_experts", *self.form.columns}
+        for form in FORMS.values():
+            known.update(form.columns)
+        for name in names:
+            if name not in known:
+                near = difflib.get_close_matches(name, sorted(known), 1)
+                hint = f"; did you mean {near[0]}?" if near else ""
+                raise UserError(f"{name}: no law reads such a column{hint}")
 
     def check_experts(self, n_experts: object, field: str) -> None:
         """Raises UserError where one of these numbers of experts is not the only one for which the law holds.
@@ -189,11 +214,11 @@ class Law(LawData):
 
     def predict_interval(
         self,
-        n_active: Any = 1.0,
-        n_tokens: ArrayLike = 1.0,
+        n_active: Any = None,
+        n_tokens: ArrayLike | None = None,
         n_experts: ArrayLike | None = None,
         new_run: bool = False,
-        **columns: ArrayLike,
+        **columns: ArrayLike | None,
     ) -> Array:
         """Percentiles of the loss of models; takes what `predict` takes.
 
@@ -205,9 +230,9 @@ class Law(LawData):
           the fitted runs, the form's own error where rolling hold-outs measured it.
 
         Raises:
-          UserError: for a law without draws, or for a new run where the law does not know its noise.
+          UserError: as `predict`; for a law without draws, or for a new run where the law does not know its noise.
         """
-        models = self._read_columns(columns | dict(n_active=n_active, n_tokens=n_tokens, n_experts=n_experts))
+        models = self._models_of(n_active, n_tokens, n_experts, columns)
         self.check_has_draws()
         if new_run and self.noise is None:
             raise UserError(f"--law={self.name}: does not say how runs scatter around it; no interval of a new run")

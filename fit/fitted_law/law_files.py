@@ -83,5 +83,9 @@ def check_law_file(path: str) -> None:
 
 
 def save(law: Law, path: str | os.PathLike) -> None:
-    """Writes a law as a law.json. Raises UserError where the file cannot be written."""
-    write_text(str(path), json.dumps(law.to_dict(), indent=1, allow_nan=False) + "\n")
+    """Writes a law as a law.json. Raises UserError where the file cannot be written, or could not be read again."""
+    file = os.fspath(path)
+    check_law_file(file)
+    values = law.to_dict()
+    codec.law_of(law.name, law.form, values, f"{file}: cannot be written")
+    write_text(file, json.dumps(values, indent=1, allow_nan=False) + "\n")

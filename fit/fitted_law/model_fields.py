@@ -46,12 +46,16 @@ def width_per_block_of(table: Table) -> int | None:
     return int(value) if value >= 1 and value == int(value) else None
 
 
-def cells(table: Table, name: str) -> list:
-    """A field of config.model in each run, as written in its column or else in the overrides; None where neither has
-    it."""
+def cells(table: Table, name: str, section: str = "model") -> list:
+    """A field of a config in each run, as written in its column or else in the overrides; None where neither has it.
+
+    Args:
+      name: Of the field.
+      section: Of the config that has it.
+    """
     of_column = table.column_or(name, None)
     of_runs = overrides.of_runs(table)
-    either = [of_runs[i].get(f"model.{name}") if _is_blank(cell) else cell for i, cell in enumerate(of_column)]
+    either = [of_runs[i].get(f"{section}.{name}") if _is_blank(cell) else cell for i, cell in enumerate(of_column)]
     return [None if _is_blank(cell) else cell for cell in either]
 
 

@@ -17,15 +17,16 @@ from fit.aliases import Array
 from fit.fitted_law import batches, overrides, table_architecture, table_experts
 from fit.fitted_law.architecture_ratios import BY_FIELDS, PAPERS_RATIOS, ArchitectureRatios
 from fit.fitted_law.batches import Batches
-from fit.fitted_law.bounds import Count, Rule
+from fit.fitted_law.bounds import MOST_COUNT, Count, Rule
 from fit.fitted_law.expert_widths import ExpertShares
-from fit.fitted_law.model_fields import majority, positive_numbers, width_per_block_of
+from fit.fitted_law.model_fields import cells, majority, positive_numbers, width_per_block_of
 from fit.fitted_law.overrides import Overrides
 from fit.messages.finding import Finding, finding
 from fit.messages.printable import printable
 from fit.results import Record, optional
+from fit.table.runs import corpora
 from fit.table.spelled import is_yes
-from fit.table.table import BOUNDS, Table
+from fit.table.table import BOUNDS, Table, to_numbers
 
 MOST_EXPERTS = 16  # numbers of experts that a plan compares by default
 MOST_NAMED = 64  # numbers of experts that a law names; a plan asks each of them
@@ -47,8 +48,12 @@ BUILT = ("n_kv_heads", "head_dim", "tied_embeddings", "top_k", "d_expert", "n_sh
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RateLaw(Record):
-    """Eq. 10 of the joint law's paper: ln of the peak learning rate, constant + n_active ln(n_active) + n_experts
-    ln(n_experts)."""
+    """Eq. 10 of the joint law's paper: ln of the peak learning rate is linear in ln(n_active) and ln(n_experts).
+
+    Attributes:
+      constant: ln of the rate of a model of one active parameter and one expert.
+      n_active, n_experts: The slopes, of ln(rate) for each factor of e.
+    """
 
     constant: float
     n_active: float
@@ -149,8 +154,8 @@ def from_table(table: Table, rows: Array) -> Models:
     Args:
       rows: indices of the runs fitted, whose numbers of experts n_experts lists.
     """
-    configs = _texts(table, "config")
-    corpora = _texts(table, "corpus_fingerprint")
+    configs = _configs(table)
+    texts = corpora(table)
     config = _only(configs)
     of_overrides = _values_of_overrides(table) if config else {}
     shared = {
@@ -160,14 +165,15 @@ def from_table(table: Table, rows: Array) -> Models:
     }
     width_per_block = width_per_block_of(table)
     if "width_per_block" in table:
-        width_per_block = _most_common(table, "width_per_block")
-    known = table_architecture.by_columns(table, _most_common(table, "vocab_size"), width_per_block)
+        width_per_block = _most_common(positive_numbers(table, "width_per_block"))
+    vocab_size = _most_common(positive_numbers(table, "vocab_size"))
+    known = table_architecture.by_columns(table, vocab_size, width_per_block)
     known = table_experts.complete(table, known)
     is_papers = known.ratios == PAPERS_RATIOS and not known.differing
     sizes = {name: _numbers(table, name) for name in ("vocab_size", "width_per_block")}
-    others = {"seq_len": _numbers(table, "seq_len")} | of_overrides | {"corpus_fingerprint": corpora}
+    others = {"seq_len": _numbers(table, "seq_len")} | of_overrides | {"corpus_fingerprint": texts}
     differing = _several({"config": configs} | sizes) | known.differing | _several(others)
-    seq_len = _most_common(table, "seq_len")
+    seq_len = _most_common(to_numbers(cells(table, "seq_len", "data")))
     return Models(
         vocab_size=known.vocab_size,
         width_per_block=width_per_block,
@@ -176,13 +182,13 @@ def from_table(table: Table, rows: Array) -> Models:
         shares=known.shares,
         assumed=known.assumed,
         seq_len=seq_len,
-        final_norm=all(map(is_yes, table.column_or("final_norm", ""))),
+        final_norm=all(map(is_yes, cells(table, "final_norm"))),
         n_experts=_experts(table, rows),
         base_config=config,
         overrides=shared,
         batches=batches.from_table(table, config, shared, differing, seq_len),
         learning_rate=_learning_rate(table),
-        corpus=_only(corpora),
+        corpus=_only(texts),
         unique_tokens=_unique_tokens(table),
         repeats=_repeats(table),
         differing={name: tuple(values) for name, values in differing.items()},
@@ -199,9 +205,9 @@ def _only(values: list[str]) -> str | None:
     return values[0] if len(values) == 1 else None
 
 
-def _texts(table: Table, name: str) -> list[str]:
-    """The values of a column of text, each once; [] where there is no such column or it is empty."""
-    return sorted({printable(str(v)) for v in table.column_or(name, "") if v not in (None, "")})
+def _configs(table: Table) -> list[str]:
+    """The config files of the runs, each once; [] where the table has none."""
+    return sorted({printable(str(v)) for v in table.column_or("config", "") if v not in (None, "")})
 
 
 def _numbers(table: Table, name: str) -> list[float]:
@@ -210,10 +216,9 @@ def _numbers(table: Table, name: str) -> list[float]:
     return [] if values is None else np.unique(values).tolist()
 
 
-def _most_common(table: Table, name: str) -> int | None:
-    """The whole number that more than half of the runs have."""
-    values = positive_numbers(table, name)
-    if values is None:
+def _most_common(values: Array | None) -> int | None:
+    """The whole number that more than half of the runs have; None without values, or with one that is no count."""
+    if values is None or not np.all((values > 0) & (values <= MOST_COUNT)):
         return None
     value = round(majority(values) or 0)
     return value if value >= 1 else None

@@ -59,7 +59,22 @@ class Starts(Record):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HoldOut(Errors):
-    """A rolling hold-out by compute, as fit/fitting/rolling.py explains it; the errors are of the predicted runs."""
+    """A rolling hold-out by compute (fit/fitting/rolling.py): a law of small runs predicts the larger ones.
+
+    The errors are of the predicted runs, as ln(predicted / measured).
+
+    Attributes:
+      factor: The runs fitted have at most 1 / factor of the largest training FLOPs.
+      fitted: How many runs were fitted.
+      fitted_flops: The largest training FLOPs of these.
+      training_flops: The range of those predicted.
+      mean_error: The mean of the errors.
+      scatter: What rmse_log would be if the form were right.
+      coverage: The share within the interval of LEVEL of a new run.
+      log_compute_range: Root mean square of ln(FLOPs / fitted_flops).
+      drift_mean: The form's own error for each factor of e in compute.
+      drift_rms: Its root mean square.
+    """
 
     factor: int
     fitted: int

@@ -8,12 +8,12 @@ import json
 import pathlib
 
 from fit.aliases import Json
+from fit.fitted_law.bounds import USUAL_PERCENTILES
 from fit.fitted_law.parts import SIMULATED, WAYS_OF_DRAWING
 
 FOLDER = pathlib.Path(__file__).parents[1] / "laws" / "draws"
 SOURCE = "simulated from the published grid"
 HOW = "simulated from the published grid of runs, not the authors' own"
-PERCENTILES = (10.0, 90.0)
 
 
 def bootstrap_of(name: str) -> Json | None:
@@ -29,7 +29,7 @@ def bootstrap_of(name: str) -> Json | None:
     return dict(
         form=SIMULATED,
         source=SOURCE,
-        percentiles=PERCENTILES,
+        percentiles=USUAL_PERCENTILES,
         draws=simulated["draws"],
         runs=simulated["runs"],
     )

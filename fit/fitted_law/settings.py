@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from fit.fitted_law.bounds import Coefficient
+from fit.fitted_law.bounds import USUAL_PERCENTILES, Coefficient
 from fit.form import PriorSummary
 from fit.results import NOT_IN_JSON, Record, optional
 from fit.table.reading import read_with
@@ -65,7 +65,7 @@ class Settings(Record):
     mix_corpora: bool = dataclasses.field(default=False, metadata=NOT_IN_JSON)
     bootstrap: int = dataclasses.field(default=0, metadata=NOT_IN_JSON)
     bootstrap_form: str = dataclasses.field(default="errors", metadata=NOT_IN_JSON)
-    percentiles: tuple[float, float] = dataclasses.field(default=(10.0, 90.0), metadata=NOT_IN_JSON)
+    percentiles: tuple[float, float] = dataclasses.field(default=USUAL_PERCENTILES, metadata=NOT_IN_JSON)
     quiet: bool = dataclasses.field(default=True, metadata=NOT_IN_JSON)
 
     def read(self, runs: object) -> Table:

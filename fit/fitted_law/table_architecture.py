@@ -9,8 +9,10 @@ from typing import Any, Self
 import numpy as np
 
 from fit.aliases import Array
+from fit.errors import UserError
 from fit.fitted_law import model_fields
-from fit.fitted_law.architecture_ratios import ArchitectureRatios
+from fit.fitted_law.architecture_ratios import BY_FIELDS, ArchitectureRatios
+from fit.fitted_law.decoding import Invalid, fields_of
 from fit.fitted_law.expert_widths import ExpertShares
 from fit.fitted_law.model_fields import Columns, majority, numbers_of_mixtures
 from fit.messages.finding import Finding
@@ -69,6 +71,9 @@ def by_columns(table: Table, vocab_size: int | None, width_per_block: int | None
     Args:
       vocab_size: of the models, where it is known.
       width_per_block: d_model / n_blocks, where it is known.
+
+    Raises:
+      UserError: No model has such a ratio, as with more heads of keys and values than of queries.
     """
     columns = model_fields.shapes(table)
     miscounted = None
@@ -82,6 +87,7 @@ def by_columns(table: Table, vocab_size: int | None, width_per_block: int | None
         if vocab_size and width_per_block:
             error = _count_error(columns, ratios.architecture(vocab_size, width_per_block))
             miscounted = error if error > OFF else None
+    _check(table, ratios)
     return TableArchitecture(
         ratios=ratios,
         vocab_size=vocab_size,
@@ -90,6 +96,14 @@ def by_columns(table: Table, vocab_size: int | None, width_per_block: int | None
         miscounted=miscounted,
         differing=differing,
     )
+
+
+def _check(table: Table, ratios: ArchitectureRatios) -> None:
+    """Raises UserError where a ratio is none that a law.json may hold."""
+    try:
+        fields_of(ArchitectureRatios, ratios.to_dict(), "")
+    except Invalid as error:
+        raise UserError(f"{table.path}: {BY_FIELDS.get(error.field, error.field)} {error.reason}") from None
 
 
 def _count_error(columns: Columns, architecture: Architecture) -> float:

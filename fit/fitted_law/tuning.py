@@ -20,7 +20,16 @@ import numpy as np
 
 from fit.aliases import ByName, Numbers
 from fit.fitted_law import intervals
-from fit.fitted_law.bounds import Coefficient, Count, Draws, NotNegative, Percentiles, Positive, Range
+from fit.fitted_law.bounds import (
+    USUAL_PERCENTILES,
+    Coefficient,
+    Count,
+    Draws,
+    NotNegative,
+    Percentiles,
+    Positive,
+    Range,
+)
 from fit.results import Record
 
 RATE = "peak_learning_rate"
@@ -32,7 +41,6 @@ FLATTEST_SKEW = 1e-4  # a smaller skew counts as this one
 LARGEST_SKEWED = 20.0  # of s u: exp of it stays finite
 # of a model's own optimum around the law's, in standard deviations
 NORMAL_QUANTILES = tuple(statistics.NormalDist().inv_cdf((i + 0.5) / 20) for i in range(20))
-MIDDLE = (10.0, 90.0)  # percentiles where the law names none
 
 
 def names(reference: Iterable[str], with_batch: bool) -> list[str]:
@@ -85,7 +93,12 @@ def shift_at_batch(c: ByName, off_batch: Numbers) -> Numbers:
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """A number with its interval; low and high are None where the law has no draws."""
+    """A best learning rate, best tokens of a batch, or relative excess of a loss, with its interval.
+
+    Attributes:
+      value: By the law's coefficients.
+      low, high: The interval, at the percentiles of a Tuning; None where the law has no draws.
+    """
 
     value: float
     low: float | None
@@ -117,7 +130,7 @@ class Tuning(Record):
     near: Count
     draws: Draws = ()
     intervals: dict[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
-    percentiles: Percentiles = MIDDLE
+    percentiles: Percentiles = USUAL_PERCENTILES
 
     @property
     def with_batch(self) -> bool:

@@ -7,6 +7,7 @@ from typing import cast
 import numpy as np
 
 from fit.errors import UserError
+from fit.fitted_law.bounds import USUAL_PERCENTILES
 from fit.fitted_law.law import Law
 from fit.fitted_law.law_files import load
 from fit.fitted_law.parts import WAYS_OF_DRAWING
@@ -137,7 +138,7 @@ class FitOptions(Options):
         "trunk",
     )
     percentiles: tuple[float, float] = of_python(
-        option("list", "Ends of the bootstrap's intervals.", (10.0, 90.0), _percentiles)
+        option("list", "Ends of the bootstrap's intervals.", USUAL_PERCENTILES, _percentiles)
     )
     seed: int = of_python(whole("Seed of the starts and of the bootstrap.", 0))
     mix_corpora: bool = switch("Fit runs of several corpora together.")

@@ -136,6 +136,7 @@ ODDS_BY_MEDIAN = "by the medians {best} is best"
 SHORT_INSIDE = "nothing, it is within the law's runs"
 SHORT_NO_RANGE = "not known, as the law does not say what it was fitted to"
 SHORT_FACTOR = "{column} {factor:amount} times {side}"
+SHORT_SIDE = "{column} {side}"  # where there is no factor
 SHORT_EDGE = "{n_experts} experts are the {which} of those compared"
 SERVING_NOTE = (
     "served on: the fewest chips that hold weights and cache; decoding: by reading the experts that a batch touches, "

@@ -7,6 +7,7 @@ Losses are in nats per token, memory is in bytes, money in dollars. Fields stand
 import dataclasses
 
 from fit.aliases import Json
+from fit.fitted_law.extrapolation import Outside
 from fit.model import serving
 from fit.planning.chosen.buildable import Buildable
 from fit.planning.chosen.chips_used import ChipsUsed
@@ -86,7 +87,7 @@ class Plan(WithFindings):
     rule_of_thumb: list[RuleOfThumb] | None = optional()
     base_config: str | None
     overrides: dict[str, str]
-    extrapolation: list[Json]
+    extrapolation: list[Outside]
     best_at_edge: bool
     target: Target | None = optional()
     repeats: Repeats | None = optional()

@@ -11,7 +11,7 @@ import numpy as np
 
 from fit.aliases import Floats, Json
 from fit.fitted_law import extrapolation
-from fit.fitted_law.extrapolation import in_words
+from fit.fitted_law.extrapolation import Outside, in_words
 from fit.fitted_law.law import Law
 from fit.fitted_law.published_draws import drawing_in_words
 from fit.form import Reduced
@@ -199,18 +199,18 @@ def table_5(law: Law, architecture: Architecture, experts: Floats = (), budgets:
 
 def _farthest_outside(
     law: Law, architecture: Architecture, ends: Sequence[tuple[float, float]], n_experts: int, flops: float
-) -> list[Json]:
+) -> list[Outside]:
     """The columns in which the models (n_active, n_tokens) at an interval's ends lie outside the fitted range.
 
     Each column has the value of the model that is farther outside.
     """
-    farthest: dict[str, Json] = {}
+    farthest: dict[str, Outside] = {}
     for n_active, n_tokens in ends:
         columns = extrapolation.columns_of_sizes(law, architecture, n_active, n_experts)
         for outside in extrapolation.outside(law, n_tokens=n_tokens, training_flops=flops, **columns):
-            known = farthest.get(outside["column"])
-            if known is None or outside["factor"] >= known["factor"]:
-                farthest[outside["column"]] = outside
+            known = farthest.get(outside.column)
+            if known is None or not known.is_farther_than(outside):
+                farthest[outside.column] = outside
     return list(farthest.values())
 
 

@@ -61,7 +61,11 @@ def _of_law(plan: LawPlan, is_by_hours: bool) -> str:
     notes = []
     if plan.clock and plan.clock.by_flops != plan.clock.by_time:
         notes.append(say(BY_FLOPS if is_by_hours else BY_CLOCK, **plan.clock))
-    notes += [say(IN_SHORT[finding.code], **finding.values) for finding in plan.findings if finding.code in IN_SHORT]
+    for finding in plan.findings:
+        if finding.code == "law_outside" and finding.values["factor"] is None:
+            notes.append("outside its data")
+        elif finding.code in IN_SHORT:
+            notes.append(say(IN_SHORT[finding.code], **finding.values))
     joined = f" ({', '.join(notes)})" if notes else ""
     return say(OF_LAW, **plan, notes=joined)
 

@@ -180,12 +180,8 @@ def _beyond(plan: Plan) -> Line:
     if any(finding.code == "no_range" for finding in plan.findings):
         words = [sentences.SHORT_NO_RANGE]
     if outside:
-        factors = []
-        for value in outside:
-            side = "above" if value["value"] > value["high"] else "below"
-            factors.append(say(sentences.SHORT_FACTOR, **value, side=side))
         label = "Extrapolates from the law's runs"
-        words = [", ".join(factors)]
+        words = [", ".join(row.in_short for row in outside)]
     if plan.best_at_edge:
         compared = [row.n_experts for row in (*plan.optima, *plan.infeasible)]
         which = "most" if plan.best.n_experts == max(compared) else "fewest"

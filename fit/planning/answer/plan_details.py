@@ -138,7 +138,7 @@ def _optima(plan: Plan) -> Iterator[Line]:
         yield Line("n_active within 0.1% of the best loss", "; ".join(near))
     outside = []
     for row in plan.optima:
-        words = in_words(value for value in row.extrapolation if value["column"] != "training_flops")
+        words = in_words(value for value in row.extrapolation if value.column != "training_flops")
         if words:
             outside.append(f"{row.n_experts:9d} {words}")
     if outside:

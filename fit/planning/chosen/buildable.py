@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from fit.aliases import Json
+from fit.fitted_law.extrapolation import Outside
 from fit.model.shape import ModelShape
 from fit.planning.chosen.cost import BuildableCost
 from fit.planning.chosen.modelled_speed import Speed
@@ -83,7 +83,7 @@ class Buildable(Record):
     recipe_laws: list[RateLawRow]
     recipe_note: str
     layout: PlannedLayout | None
-    extrapolation: list[Json]
+    extrapolation: list[Outside]
     loss_interval: list[float] | None
     interval_of_a_run: bool
     speed: Speed | None = optional()

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from fit.aliases import Json
+from fit.fitted_law.extrapolation import Outside
 from fit.model.shape import ModelShape
 from fit.planning.chosen.cost import Cost
 from fit.planning.chosen.modelled_speed import Speed
@@ -47,7 +47,7 @@ class Optimum(Record):
     training_flops: float
     inference_flops_per_token: float
     near_optimal_n_active: list[float] | None
-    extrapolation: list[Json]
+    extrapolation: list[Outside]
     speed: Speed | None = optional()
     chips: int | None = optional()
     cost: Cost | None = optional()

@@ -4,6 +4,7 @@ import dataclasses
 
 from fit.aliases import Json
 from fit.fitted_law import extrapolation
+from fit.fitted_law.extrapolation import Outside
 from fit.model.architecture import training_flops
 from fit.planning.chosen.optimum import Optimum
 from fit.planning.context import repeats
@@ -29,7 +30,7 @@ class DenseComparison(Record):
     n_active: float
     n_tokens: float
     loss: float
-    extrapolation: list[Json]
+    extrapolation: list[Outside]
     loss_saved: float
     flops_for_the_same_loss: float | None = optional()
     flops_saved: float | None = optional()
@@ -55,7 +56,7 @@ class RuleOfThumb(Record):
     dense_loss: float
     holds: bool
     flops_ratio: float
-    extrapolation: list[Json]
+    extrapolation: list[Outside]
 
 
 def are_compared(problem: Problem) -> bool:
@@ -103,7 +104,7 @@ def against_dense(problem: Problem, best: Optimum) -> DenseComparison | None:
     )
 
 
-def _extrapolation(problem: Problem, model: Json) -> list[Json]:
+def _extrapolation(problem: Problem, model: Json) -> list[Outside]:
     """What lies outside of a row of BestModels."""
     counts = {name: model[name] for name in ("n_experts", "n_active", "n_tokens")}
     return extrapolation.of_model(problem.law, problem.as_counted, **counts)

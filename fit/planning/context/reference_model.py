@@ -4,8 +4,8 @@ import dataclasses
 
 import numpy as np
 
-from fit.aliases import Json
 from fit.fitted_law import extrapolation
+from fit.fitted_law.extrapolation import Outside
 from fit.model.architecture import INFERENCE, TRAINING, training_flops
 from fit.model.reference_model import PublishedModel
 from fit.model.step_counts import KEPT
@@ -65,7 +65,7 @@ class TrainedReference(Record):
 
     n_tokens: float
     loss: float
-    extrapolation: list[Json]
+    extrapolation: list[Outside]
     flops_share: float | None
 
 

@@ -4,10 +4,9 @@ import os
 import pathlib
 import re
 
-from fit.aliases import Json
 from fit.errors import UserError
 from fit.fitted_law import extrapolation
-from fit.fitted_law.extrapolation import warning_of
+from fit.fitted_law.extrapolation import Outside, warning_of
 from fit.fitted_law.law import Law
 from fit.fitted_law.law_files import load
 from fit.messages import sentences
@@ -59,14 +58,14 @@ def of_recipe(law: Law, built: Buildable) -> str:
     return base
 
 
-def _is_far_from_config(value: Json) -> bool:
+def _is_far_from_config(value: Outside) -> bool:
     """Whether a value outside the fitted range is one that a config tuned within it does not serve: another size, or
     fewer tokens."""
-    if value["factor"] <= FAR:
+    if value.factor is None or value.factor <= FAR:
         return False
-    if value["column"] == "n_tokens":
-        return value["value"] < value["low"]
-    return value["column"] == "n_active"
+    if value.column == "n_tokens":
+        return not value.is_above
+    return value.column == "n_active"
 
 
 def _other_vocabulary(base: str, known: int | None, built: Buildable) -> str:

@@ -83,7 +83,7 @@ def beyond(law: Law, model: Model, n_tokens: float) -> float:
     """
     counted = {name: float(value) for name, value in _counted(law, _as_built(model), model.shape).items()}
     outside = extrapolation.outside(law, **counted, n_tokens=n_tokens)
-    return max([1.0, *(o["factor"] for o in outside if o["column"] in SIZE_COLUMNS and o["value"] > o["high"])])
+    return max([1.0, *(o.factor for o in outside if o.column in SIZE_COLUMNS and o.is_above and o.factor)])
 
 
 def sequence_of(law: Law, as_published: bool) -> int:

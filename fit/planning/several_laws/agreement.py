@@ -17,8 +17,8 @@ def counted(plans: list[LawPlan]) -> list[LawPlan]:
     def times_beyond(plan: LawPlan) -> float:
         """How many times beyond the fitted compute a plan lies."""
         for outside in plan.extrapolation:
-            if outside["column"] == "training_flops" and outside["value"] > outside["high"]:
-                return outside["factor"]
+            if outside.column == "training_flops" and outside.is_above and outside.factor is not None:
+                return outside.factor
         return 1.0
 
     return [plan for plan in plans if times_beyond(plan) <= FURTHEST]

@@ -8,7 +8,7 @@ import functools
 from collections.abc import Iterator
 
 from fit.aliases import Json
-from fit.fitted_law.extrapolation import in_words
+from fit.fitted_law.extrapolation import Outside, in_words
 from fit.messages.finding import Finding, finding
 from fit.planning.chosen.cost import Serving
 from fit.planning.chosen.modelled_speed import Speed
@@ -166,7 +166,7 @@ class LawPlan(Record):
     edge: Edge | None = dataclasses.field(metadata=NOT_IN_JSON)
     not_bounded: bool
     finest: bool
-    extrapolation: list[Json]
+    extrapolation: list[Outside]
     embedding_share: float
     not_read: Json
     unread: Finding | None = dataclasses.field(metadata=NOT_IN_JSON)
@@ -199,7 +199,8 @@ class LawPlan(Record):
 def _findings(plan: LawPlan) -> Iterator[Finding]:
     """The findings on a law's plan."""
     if plan.extrapolation:
-        factor = max(outside["factor"] for outside in plan.extrapolation)
+        factors = [outside.factor for outside in plan.extrapolation if outside.factor is not None]
+        factor = max(factors, default=None)
         yield finding("law_outside", outside=in_words(plan.extrapolation), factor=factor)
     if plan.embedding_share > reasons_to_doubt.MOSTLY:
         yield finding("law_mostly_embedding", share=plan.embedding_share)

@@ -125,7 +125,7 @@ function beyondLine(law, { best, best_at_edge, optima, infeasible }) {
 // "n_tokens 7.33 times above, ..."; "" for nothing.
 function factorsText({ extrapolation }) {
   const factors = extrapolation.map((outside) => {
-    return say("SHORT_FACTOR", { ...outside, side: outside.value > outside.high ? "above" : "below" });
+    return say(outside.factor === null ? "SHORT_SIDE" : "SHORT_FACTOR", { ...outside, side: outside.value > outside.high ? "above" : "below" });
   });
   return factors.join(", ");
 }

@@ -100,8 +100,8 @@ export function lawAnswer(law, options, experts) {
 
 // The answers that count: those not too far beyond the compute of their law's runs.
 function countedAnswers(answers) {
-  function isTooFar({ column, value, high, factor }) {
-    return column === "training_flops" && value > high && factor > data.compare.furthest;
+  function isTooFar({ column, value, high }) {
+    return column === "training_flops" && value > data.compare.furthest * high;
   }
   return answers.filter((answer) => !answer.extrapolation.some(isTooFar));
 }

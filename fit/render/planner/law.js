@@ -113,7 +113,8 @@ export function outsideRangesOf(law, shape, model) {
   for (const [column, [low, high]] of Object.entries({ ...law.ranges, ...(followsSize ? {} : law.shape_ranges) })) {
     const value = columns[column];
     if (low * (1 - RANGE_TOLERANCE) <= value && value <= high * (1 + RANGE_TOLERANCE)) continue;
-    const factor = value > high ? value / high : low / value;
+    const [larger, smaller] = value > high ? [value, high] : [low, value];
+    const factor = smaller === 0 ? null : larger / smaller;
     outside.push({ column, value, low, high, factor });
   }
   return outside;

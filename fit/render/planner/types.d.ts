@@ -113,7 +113,7 @@ interface Outside {
   value: number;
   low: number;
   high: number;
-  factor: number;
+  factor: number | null;
 }
 
 // A published model: what it counts, and the shape of models built like it.

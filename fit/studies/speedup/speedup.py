@@ -20,7 +20,7 @@ import numpy as np
 from fit.aliases import Array, ByName, Json
 from fit.errors import UserError
 from fit.fitted_law import extrapolation
-from fit.fitted_law.extrapolation import in_words
+from fit.fitted_law.extrapolation import Outside, in_words
 from fit.fitted_law.law import Law
 from fit.messages.finding import Finding, finding
 from fit.model.architecture import training_flops
@@ -185,13 +185,13 @@ def _slope(log_flops: Array, log_factors: Array) -> Array:
 def _outside(law: Law, experts: Array, law_flops: Array) -> list[Finding]:
     """Findings on the numbers of experts, and the FLOPs that the law's recipe needs, of runs [k] that lie outside what
     the law was fitted to: the farthest of each."""
-    farthest: dict[str, Json] = {}
+    farthest: dict[str, Outside] = {}
     pairs = {(float(e), float(flops)) for e, flops in zip(experts, law_flops, strict=True)}
     for e, flops in pairs:
         for outside in extrapolation.outside(law, n_experts=e, training_flops=flops):
-            column = outside["column"]
-            if column not in farthest or outside["factor"] > farthest[column]["factor"]:
-                farthest[column] = outside
+            known = farthest.get(outside.column)
+            if known is None or outside.is_farther_than(known):
+                farthest[outside.column] = outside
     if not farthest:
         return []
     findings = [finding("law_used_outside", outside=in_words(farthest[name] for name in sorted(farthest)))]

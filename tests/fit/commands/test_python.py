@@ -90,9 +90,18 @@ def test_a_law_predicts_tables_and_refuses_what_no_model_has(law):
         (dict(n_active=-1), "n_active: found -1, expected a number from 1 to"),
         (dict(n_active=2e4, n_tokens=[1e6, math.nan]), "n_tokens: found nan"),
         (dict(n_active=1, n_tokens="many"), "n_tokens: found 'many', expected numbers"),
+        (dict(), "n_active is missing: the .* law reads n_active, n_tokens"),
+        (dict(n_active=2e4), "n_tokens is missing"),
+        (
+            dict(n_active=[2e4, 3e4], n_tokens=[1e6, 2e6, 3e6]),
+            r"shapes of n_active \(2,\), n_tokens \(3,\).*: expected",
+        ),
+        (dict(n_active=2e4, n_tokens=1e6, n_expert=8), "n_expert: no law reads such a column; did you mean n_experts?"),
+        (dict(n_active=frame, n_tokens=5e10), "n_tokens: the models are those of a table"),
     ):
-        with pytest.raises(fit.UserError, match=words):
-            law.predict(**bad)
+        for use in (law.predict, law.predict_interval):
+            with pytest.raises(fit.UserError, match=words):
+                use(**bad)
     with pytest.raises(fit.UserError, match="row 1, column n_tokens: found -2"):
         law.predict(frame.assign(n_tokens=[1e6, -2, 1e6]))
     sparse = fit.load("sparsity-2025")

@@ -1,6 +1,7 @@
 """law.json: what a law holds survives it, older files are read, and what no law can hold is refused."""
 
 import copy
+import dataclasses
 import json
 
 import fit_runs
@@ -43,6 +44,19 @@ def test_a_law_survives_its_file(tmp_path, name):
         np.testing.assert_allclose(again.predict_interval(**read, new_run=new_run), expected, rtol=1e-12)
     assert again.to_dict() == law.to_dict() == json.loads((tmp_path / "law.json").read_text())
     assert again.ranges == law.ranges and again.models == law.models and again.warnings == law.warnings
+
+
+def test_no_file_is_written_that_would_not_be_read_as_this_law(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    law = load(str(OURS[0]))
+    with pytest.raises(UserError, match="law=joint-moe-2025 is a law that needs no file"):
+        fit.save(law, "joint-moe-2025")
+    never = dataclasses.replace(law, coefficients=law.coefficients | dict.fromkeys(law.form.names, float("nan")))
+    with pytest.raises(
+        UserError, match="^law.json: cannot be written: coefficients.* is null, expected a finite number"
+    ):
+        fit.save(never, "law.json")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("path", OURS, ids=str)
@@ -211,6 +225,10 @@ def test_a_coefficient_is_a_finite_number(tmp_path, value):
     (dict(form=["joint"]), "has no form"),
     (dict(bootstrap=dict(draws=[[1, 2]], percentiles=[10, 90], form="errors")), "rows of 11 numbers"),
     (dict(bootstrap=dict(draws=[[1] * 11], percentiles=[90], form="errors")), r"bootstrap.percentiles is \[90\]"),
+    (
+        dict(bootstrap=dict(draws=[[-1, *list(fit_runs.TABLE_3.values())[1:]]], percentiles=[10, 90], form="errors")),
+        r"bootstrap.draws is \[-1.0, -0.1889, .*, expected scales above 0 and E_max above E_start",
+    ),
     (dict(models=dict(learning_rate=dict(constant=1))), "models.learning_rate"),
     (dict(models=dict(n_experts=[1.5])), "models.n_experts"),
 ])  # fmt: skip
@@ -220,9 +238,13 @@ def test_values_of_the_right_kind_that_are_no_law(tmp_path, change, words):
         load(tmp_path / "law.json")
 
 
-@pytest.mark.parametrize("version", [VERSION + 1, 0, -1, 1.5, "2", True])
-def test_a_version_that_this_one_does_not_know_is_refused(tmp_path, version):
+@pytest.mark.parametrize(
+    "version, expected",
+    [(VERSION + 1, f"at most {VERSION}: a newer fit wrote it")]
+    + [(version, f"a whole number from 1 to {VERSION}") for version in (0, -1, 1.5, "2", True, None)],
+)
+def test_a_version_that_this_one_does_not_know_is_refused(tmp_path, version, expected):
     record = dict(version=version, form="joint", coefficients=fit_runs.TABLE_3)
     (tmp_path / "law.json").write_text(json.dumps(record))
-    with pytest.raises(UserError, match=f"version is .*, expected at most {VERSION}: a newer fit wrote it"):
+    with pytest.raises(UserError, match=f"version is {json.dumps(version)}, expected {expected}"):
         load(tmp_path / "law.json")

@@ -1,5 +1,6 @@
 """What a law knows of the models it was fitted to, and what it says outside of them."""
 
+import dataclasses
 import json
 
 import fit_runs
@@ -12,6 +13,7 @@ from fit.fitted_law.extrapolation import in_words, warning_of
 from fit.fitted_law.law import Law
 from fit.fitted_law.law_files import load
 from fit.fitted_law.models import Models
+from fit.fitted_law.parts import FittedRuns
 from fit.laws import FORMS
 from fit.model.architecture import BATCH_RAMP, Architecture
 from fit.table.table import Table, read
@@ -71,6 +73,22 @@ def test_what_lies_outside_is_told_by_how_much(law):
     assert warning_of([]) == ""
 
 
+@pytest.mark.parametrize(
+    "ends, value, words, short",
+    [
+        ((0.5, 0.9), 0, "sparsity 0, below 0.5", "sparsity below"),
+        ((0.0, 0.0), 0.5, "sparsity 0.5, above 0", "sparsity above"),
+    ],
+)
+def test_nothing_is_a_multiple_of_zero(ends, value, words, short):
+    law = load("sparsity-2025")
+    law = dataclasses.replace(law, runs=FittedRuns(ranges=dict(sparsity=ends)))
+    (outside,) = extrapolation.outside(law, sparsity=value)
+    assert (outside.factor, outside.in_words, outside.in_short) == (None, words, short)
+    if value == 0:
+        assert extrapolation.of_model(law, law.architecture, 1, 1e8, 1e9, 1e8) == [outside]
+
+
 def test_tokens_that_the_text_does_not_have(law):
     law = Law(law.name, law.form, law.coefficients, models=Models(unique_tokens=1000))
     assert in_words(extrapolation.outside(law, n_tokens=3000)) == "n_tokens 3 times the 1K of the text"
@@ -122,6 +140,22 @@ def test_dense_models_need_no_top_k(has_shapes, written):
         assert [finding.code for finding in fit_runs.models_of(unsaid).assumed] == ["top_k_assumed"]
 
 
+def test_ratios_that_no_model_has_are_refused():
+    """No law.json may hold them."""
+    with pytest.raises(UserError, match="^runs.csv: n_kv_heads / n_heads is 2.0, expected a number from 0.001 to 1"):
+        fit_runs.models_of(table(n_heads=[8] * 36, n_kv_heads=[16] * 36))
+
+
+def test_shares_of_experts_are_those_of_mixtures_that_can_be():
+    """Others, of as many parameters in all as active ones, have no share that a law.json may hold."""
+    n_active = np.geomspace(1e7, 1e9, 9)
+    ratio = np.array([1, 1, 1, 1, 4, 4, 4, 4, 4])
+    columns = dict(n_active=n_active, n_total=ratio * n_active, n_tokens=[2e10] * 9, n_experts=[8] * 9, top_k=[1] * 9)
+    shares = fit_runs.models_of(read(columns)).shares
+    np.testing.assert_allclose(shares.n_active, n_active[4:])
+    np.testing.assert_allclose(shares.share, 3 / 7)
+
+
 def test_overrides_that_all_runs_share_are_kept():
     ours = [f"{text} data.path='my text/*.txt' optimizer.b2=0.95" for text in table().columns["overrides"]]
     found = fit_runs.models_of(table(overrides=ours))
@@ -134,6 +168,15 @@ def test_overrides_that_all_runs_share_are_kept():
 
 
 # The batches of the runs.
+
+
+def test_a_norm_and_rows_that_all_runs_set_are_known_without_their_columns():
+    of_overrides = read(dict(n_active=[1e8] * 3, overrides=["model.final_norm=True data.seq_len=1024"] * 3))
+    found = fit_runs.models_of(of_overrides)
+    assert found.final_norm and found.seq_len == 1024
+    columns = of_overrides.columns | dict(final_norm=["False"] * 3, seq_len=[512] * 3)
+    found = fit_runs.models_of(read(columns))
+    assert not found.final_norm and found.seq_len == 512
 
 
 def ends_of(schedule):
