@@ -436,6 +436,8 @@ def page(
     from fit.results import Page
 
     several = laws if isinstance(laws, Sequence) and not isinstance(laws, str) else [laws]
+    if not several:
+        raise UserError("laws: expected one law or several, found none")
     loaded = [load(each) for each in several]
     kind_and_number = None if chips is None else kind_and_count(chips)
     path = planner.write(loaded, figures.measured(loaded[0], runs), str(out), kind_and_number)

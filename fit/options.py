@@ -381,7 +381,7 @@ def _to_number(name: str, value: Any) -> float | None:
             return typed
     try:
         return None if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
 
 

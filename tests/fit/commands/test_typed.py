@@ -46,3 +46,10 @@ def test_chips_are_spelt_as_for_the_launcher(chips):
     options = PlanOptions(chips=chips, hours="10d")
     asked = options.constraints().chips
     assert (asked.kind, asked.count, options.hours) == ("H100", 64, 240)
+
+
+def test_what_python_gives_that_no_command_line_could_is_refused(tmp_path):
+    with pytest.raises(fit.UserError, match="--flops: found 10+.*, expected a number such as 1e22"):
+        fit.plan("joint-moe-2025", flops=10**400)
+    with pytest.raises(fit.UserError, match="expected one law or several, found none"):
+        fit.page([], tmp_path / "page.html")
