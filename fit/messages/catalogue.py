@@ -85,6 +85,7 @@ CATALOGUE = {
         "{asked}: the {form} law has no column for it. The plan assumes the loss of models with {own} at equal "
         "{columns}"
     ),
+    "experts_not_read": Kind("the {form} law has no column for {names}: it predicts a model with {own}"),
     "whole_experts": Kind(
         "the {form} law reads {columns}. This plan's experts are as wide as a dense layer ({values}); fit compare "
         "tries narrower ones too"

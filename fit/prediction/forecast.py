@@ -50,6 +50,9 @@ def predict_model(law: Law, options: PredictOptions) -> Forecast:
     prediction = predictions.predict(law, table)
     columns = {name: column[0] for name, column in prediction.columns.items()}
     findings = list(prediction.findings)
+    unread = options.unread(law)
+    if unread is not None:
+        findings.append(unread)
     if columns["outside_fitted_range"]:
         findings.append(finding("outside", outside=columns["outside_fitted_range"]))
     lines = list(answer.of_model(law, columns, options))

@@ -6,6 +6,7 @@ from fit.errors import UserError
 from fit.fitted_law.law import Law
 from fit.fitted_law.tuning import BATCH, RATE
 from fit.fitted_law.tuning import BOUNDS as BOUNDS_OF_TUNING
+from fit.messages.finding import Finding, finding
 from fit.options import Options, number, whole
 from fit.table.table import BOUNDS, DERIVED, Table
 
@@ -15,6 +16,9 @@ OF_A_MODEL = ("n_active", "n_total", "n_tokens", "top_k", "granularity", "n_expe
 COLUMNS_OF = dict(
     top_k=("top_k", "sparsity", "shared_share"), n_shared_experts=("shared_share",), granularity=("granularity",)
 )
+
+
+USUAL = dict(top_k=1, n_shared_experts=0, granularity=1)  # of experts as wide as a dense layer, one for each token
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -56,11 +60,20 @@ class PredictOptions(Options):
             _check_can_give(table, column, law)
         return table
 
+    def unread(self, law: Law) -> Finding | None:
+        """A finding on what is given of the model's experts and no column of the law shows; None without."""
+        names = []
+        for name, usual in USUAL.items():
+            is_read = not set(COLUMNS_OF[name]).isdisjoint(law.form.columns)
+            if getattr(self, name) not in (None, usual) and not is_read:
+                names.append(name)
+        if not names:
+            return None
+        own = ", ".join(f"{name} {USUAL[name]}" for name in names)
+        return finding("experts_not_read", names=", ".join(names), form=law.form.name, own=own)
+
     def _check_read(self, law: Law) -> None:
-        """Raises UserError for an option of a model's experts, rate or batch that the law does not read."""
-        for name in self.changed(*COLUMNS_OF):
-            if not set(COLUMNS_OF[name]) & set(law.form.columns):
-                raise UserError(f"--{name}: the {law.form.name} law has no column for it; leave --{name} out")
+        """Raises UserError for a rate or a batch of which the law says nothing."""
         for name in self.changed(RATE, BATCH):
             if law.tuning is None:
                 raise UserError(f"--{name}: --law={law.name} has no best rates; fit it with fit law --with_rate")

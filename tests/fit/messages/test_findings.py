@@ -356,6 +356,7 @@ MADE = FITTED | {
     "forms_disagree": forms_disagree,
     "sends_longer": sends_longer,
     "outside": lambda folder: predicted(n_active=1e9, n_tokens=2e14, n_experts=8),
+    "experts_not_read": lambda folder: predicted(n_active=1e9, n_tokens=2e10, n_experts=8, top_k=2),
     "law_used_outside": beyond_the_law,
     "losses_not_compared": without_a_loss,
     "rows_without_loss": of_baseline,

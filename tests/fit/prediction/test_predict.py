@@ -89,3 +89,24 @@ def test_options_that_cannot_act_are_refused(tmp_path):
     assert command_line.run(model) == 0 and command_line.run(table) == 0
     with pytest.raises(fit.UserError, match="n_experts: describes a single model"):
         fit.predict("joint-moe-2025", str(path), n_experts=8)
+
+
+@pytest.mark.parametrize(
+    "law, flags, words",
+    [
+        (
+            "joint-moe-2025",
+            "--top_k=2 --granularity=2",
+            "top_k, granularity: it predicts a model with top_k 1, granularity 1",
+        ),
+        ("joint-moe-2025", "--top_k=1 --n_shared_experts=0 --granularity=1", None),  # as its models are
+        ("fine-grained-2024", "--top_k=2 --granularity=2", "the fine_grained law has no column for top_k: it"),
+        ("sparsity-2025", "--top_k=2 --n_shared_experts=1", "the sparsity law has no column for n_shared_experts: it"),
+    ],
+)
+def test_what_a_law_does_not_read_of_experts_is_told(law, flags, words, capsys):
+    model = ("--n_active=1e9", "--n_total=8e9", "--n_tokens=2e10")
+    experts = "--n_experts=64" if law == "fine-grained-2024" else "--n_experts=8"
+    fit_command.printed("predict", f"--law={law}", *model, experts, *flags.split())
+    said = " ".join(capsys.readouterr().err.split())
+    assert words in said if words else "no column" not in said
