@@ -345,3 +345,21 @@ def test_a_comparison_says_which_width_of_experts_is_left_out():
     (compared,) = fit.compare(["sparsity-2025"], **options).laws
     planned = [row for row in fit.plan("sparsity-2025", **options).findings if row.code == "width_left_out"]
     assert planned and [row for row in compared.findings if row.code == "width_left_out"] == planned
+
+
+@pytest.mark.parametrize(
+    "budget", [dict(flops=1e21), dict(hours=24), dict(flops=1e16), dict(flops=1e21, mfu=0.4), dict(flops=1e16, mfu=0.4)]
+)
+def test_more_chips_than_a_mesh_divides_are_planned_as_those_that_it_divides(budget):
+    """What is left over stands idle. A given MFU is that of all chips, so there the hours are others."""
+    options = dict(mesh="expert:8", dollars_per_hour=2, **budget)
+    more = fit.plan(LAW, chips="H100:63", **options)
+    divided = fit.plan(LAW, chips="H100:56", **options)
+    assert more.chips.n_used == divided.chips.n_used
+    built = more.buildable
+    assert built.shape == divided.buildable.shape and built.n_tokens == divided.buildable.n_tokens
+    assert built.cost.mesh == divided.buildable.cost.mesh and built.cost.step_bytes == divided.buildable.cost.step_bytes
+    assert built.speed == divided.buildable.speed
+    if "mfu" not in budget:
+        assert built.cost.training_hours == divided.buildable.cost.training_hours
+        assert built.cost.training_dollars == divided.buildable.cost.training_dollars
