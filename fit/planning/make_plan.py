@@ -35,12 +35,13 @@ def plan(law: Law, options: PlanOptions) -> Plan:
     Raises:
       UserError: No model is feasible.
     """
+    maps = None if options.task_map is None else task_maps.load(options.task_map)  # a typo is to cost no search
     best = best_plan(law, options)
     given = options.given(PlanOptions)
     given.pop("verbose", None)  # of the text alone
     tasks = {}
-    if options.task_map is not None:
-        tasks = expected_tasks.of_model(best.buildable or best.best, law, task_maps.load(options.task_map))
+    if maps is not None:
+        tasks = expected_tasks.of_model(best.buildable or best.best, law, maps)
     return dataclasses.replace(
         best,
         like=on_reference_model.of_reference_model(law, options),

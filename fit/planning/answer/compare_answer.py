@@ -121,11 +121,12 @@ def _speeds(plans: list[LawPlan]) -> Iterator[Line]:
     head = ""
     rows = []
     for plan in plans:
-        assert plan.clock is not None and plan.speed is not None
-        head = f"speed on these chips ({plan.clock.label}; in brackets 80% ranges), of each law's best model:"
+        assert plan.speed is not None
+        head = f"speed on these chips ({plan.speed_label}; in brackets 80% ranges), of each law's best model:"
         row = say("  {law}, E = {n_experts}, {n_active:amount} active: ", **plan)
         rows.append(row + speed_lines.words(plan.speed))
-        rows += [f"    {line}" for line in speed_lines.differing(plan.clock)]
+        if plan.clock:
+            rows += [f"    {line}" for line in speed_lines.differing(plan.clock)]
     if rows:
         yield Line("", head, tuple(rows))
 

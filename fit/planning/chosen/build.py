@@ -77,6 +77,10 @@ def _built(problem: Problem, best: Optimum, chosen: TrainedModel) -> Buildable:
     as_built = dataclasses.replace(problem.architecture, vocab_size=model.fields["vocab_size"])
     interval = _interval(law, as_built, shape, law_experts, n_tokens)
     speed, n_chips = speed_and_chips(problem, candidate, law_experts, n_active, n_tokens)
+    if layout is None and n_chips is None and constraints.chips is not None:
+        chips = constraints.chips
+        divided = problem.request.fixed_mesh.most_chips(chips.count, chips.chip.devices)
+        n_chips = None if divided == chips.count else divided
     built = Buildable(
         **model.fields,
         law_experts=law_experts,

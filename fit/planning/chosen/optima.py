@@ -29,7 +29,7 @@ def optima_of(problem: Problem) -> tuple[list[Optimum], list[Infeasible]]:
     optima = []
     refused = []
     for i, e in enumerate(best_models.n_experts):
-        same = _built_as(best_models, i)
+        same = built_as(best_models, i)
         if same is not None:
             refused.append(Infeasible(n_experts=int(e), why=say(BUILT_AS, e=int(e), same=same)))
         elif best_models.feasible[i]:
@@ -40,7 +40,7 @@ def optima_of(problem: Problem) -> tuple[list[Optimum], list[Infeasible]]:
     return optima, refused
 
 
-def _built_as(best_models: BestModels, i: int) -> int | None:
+def built_as(best_models: BestModels, i: int) -> int | None:
     """Another compared number of experts, nearer to that with which the i-th candidate is built; None for none."""
     candidate = best_models.candidate(i)
     if candidate is None:

@@ -22,10 +22,11 @@ def of_model(model: ChosenModel, law: Law, maps: TaskMaps) -> Json:
     interval = None
     if isinstance(model, Buildable):
         interval = model.loss_interval
-    expected = maps.expect(model.loss, model.n_experts, interval, law.percentiles or maps.percentiles)
+    n_experts = int(model.shape.n_experts)  # maps are of tables of runs, which count experts as the trainer does
+    expected = maps.expect(model.loss, n_experts, interval, law.percentiles or maps.percentiles)
     flat = [task.task for task in maps.tasks if task.p_flat >= SIGNIFICANCE_LEVEL]
     expected.sort(key=lambda row: row.task in flat)
-    return dict(tasks=expected, tasks_note=_note(maps, model.loss, model.n_experts, interval is None))
+    return dict(tasks=expected, tasks_note=_note(maps, model.loss, n_experts, interval is None))
 
 
 def _note(maps: TaskMaps, loss: float, n_experts: int, loss_is_exact: bool) -> str:

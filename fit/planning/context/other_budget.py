@@ -7,6 +7,7 @@ import numpy as np
 
 from fit.aliases import Floats, Json
 from fit.model.architecture import INFERENCE, TRAINING
+from fit.planning.chosen import optima
 from fit.planning.inputs.problem import Problem
 from fit.planning.search import solver
 from fit.planning.space import size_speeds
@@ -47,7 +48,8 @@ def against_other_budget(ranking: Ranking) -> OtherBudget | None:
       ranking: The best models of a problem, whose numbers of experts are those to choose from.
 
     Returns:
-      The comparison; None where no speed is modelled, or no model is feasible under the other budget.
+      The comparison; None where no speed is modelled, no model is feasible under the other budget, or the chips train
+      none with one of the two numbers of experts.
     """
     problem = ranking.problem
     if not problem.has_modelled_speeds:
@@ -72,15 +74,16 @@ def against_other_budget(ranking: Ranking) -> OtherBudget | None:
 def _best(problem: Problem, experts: Floats) -> Json | None:
     """{n_experts, n_active, n_tokens} of the best model with one of these experts; None where none is feasible."""
     solved = solver.best_models(problem, np.asarray(experts, float))
-    if not solved.feasible.any():
+    feasible = [i for i in np.flatnonzero(solved.feasible).tolist() if optima.built_as(solved, i) is None]
+    if not feasible:
         return None
-    return solved.row(solved.best, ("n_active", "n_tokens"))
+    return solved.row(min(feasible, key=lambda i: solved.loss[i]), ("n_active", "n_tokens"))
 
 
 def _comparison(
     problem: Problem, hours: float, by_flops: int, n_experts: int, n_active: float, n_tokens: float
-) -> OtherBudget:
-    """The best numbers of experts by FLOPs and by hours, beside each other.
+) -> OtherBudget | None:
+    """The best numbers of experts by FLOPs and by hours, beside each other; None where the chips train none with one.
 
     Args:
       problem: The problem.
@@ -96,7 +99,8 @@ def _comparison(
     if by_flops != n_experts:
         of_flops = size_speeds.speed_of_size(problem, by_flops, size, n_tokens)
         of_time = size_speeds.speed_of_size(problem, n_experts, size, n_tokens)
-        assert of_flops is not None and of_time is not None
+        if of_flops is None or of_time is None:
+            return None
         ratio = of_flops.tokens_per_second / of_time.tokens_per_second
     return OtherBudget(
         hours=hours,

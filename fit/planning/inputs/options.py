@@ -154,8 +154,8 @@ class BudgetOptions(Options):
         """The chips to train on; None where none are named.
 
         Raises:
-          UserError: The kind is unknown, the MFU is no MFU or leaves out one of `experts`, the mesh does not divide the
-            chips, or an option needs chips.
+          UserError: The kind is unknown, the MFU is no MFU or leaves out one of `experts`, the mesh does not suit
+            the chips, or an option needs chips.
         """
         if self.chips is None:
             needs_chips = self.changed(*self._needing_chips)
@@ -165,7 +165,7 @@ class BudgetOptions(Options):
                 raise UserError("--devices needs --memory_gb or --chips")
             return None
         kind, count = chip_flags.kind_and_count(self.chips)
-        self._check_mesh(count * CHIPS[kind].devices)
+        self._check_mesh(count, CHIPS[kind].devices)
         mfu = MFU if self.mfu is None else chip_flags.mfu_of(self.mfu, experts)
         return Chips(
             kind,
@@ -183,8 +183,13 @@ class BudgetOptions(Options):
         """The options that need chips."""
         return ("hours", "dollars_per_hour", "mfu", "serve")
 
-    def _check_mesh(self, n_devices: int) -> None:
-        """Raises UserError where a given mesh does not divide the devices."""
+    def _check_mesh(self, count: int, devices: int) -> None:
+        """Raises UserError where a given mesh divides no number of chips that may train.
+
+        Args:
+          count: How many chips there are.
+          devices: Of a chip.
+        """
 
     def constraints(self, experts: tuple[int, ...] = ()) -> Constraints:
         """The constraints of plans for these numbers of experts.
@@ -288,11 +293,13 @@ class PlanOptions(BudgetOptions):
         """The mesh that is given."""
         return MeshRequest(self.mesh.expert, self.mesh.model, self.mesh.remat)
 
-    def _check_mesh(self, n_devices: int) -> None:
+    def _check_mesh(self, count: int, devices: int) -> None:
         """As in BudgetOptions."""
         expert, model, _ = self._fixed_mesh.with_defaults
-        if n_devices % (expert * model):
-            raise UserError(say(MESH_OF_CHIPS, expert=expert, model=model, devices=n_devices, chips=self.chips))
+        used = self._fixed_mesh.most_chips(count, devices)
+        if used == 0 or (self.shape.paper and used < count):  # models of the paper's shape train on all chips
+            values = dict(expert=expert, model=model, devices=count * devices, chips=self.chips)
+            raise UserError(say(MESH_OF_CHIPS, **values))
 
     def constraints(self, experts: tuple[int, ...] = ()) -> Constraints:
         """As BudgetOptions.constraints, with the epochs."""

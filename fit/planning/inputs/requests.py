@@ -1,6 +1,7 @@
 """The fields of shape and mesh that a user fixes."""
 
 import dataclasses
+import math
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +29,12 @@ class MeshRequest:
         model = 1 if self.model is None else self.model
         remat = "full" if self.remat is None else self.remat
         return expert, model, remat
+
+    def most_chips(self, count: int, devices: int) -> int:
+        """The most of `count` chips, of so many devices each, that a mesh which is not chosen divides; 0 for none."""
+        expert, model, _ = self.with_defaults
+        together = math.lcm(expert * model, devices) // devices
+        return count // together * together
 
 
 @dataclasses.dataclass(frozen=True)

@@ -136,10 +136,12 @@ class LawPlan(Record):
       embedding_share: Share of its active parameters that are in embedding and head.
       not_read: {field of --shape: value}, or values, that the law has no column for and its runs did not have.
       unread: The finding on these; None without any.
+      left_out: Findings on widths of experts that are not feasible.
       leverage: Efficiency leverage of the architecture; None for a dense model.
       dense: The best dense model; None where none is feasible.
       speed: Its modelled speed; only with chips, without mfu.
-      clock: What FLOPs would choose in place of hours, or hours in place of FLOPs; only with speed.
+      speed_label: How that speed is known.
+      clock: What FLOPs would choose in place of hours, or hours in place of FLOPs; None also where that is no model.
       serving: How fast the chips serve it; only where chips are given.
       like: The reference model under the same budget.
       votes: How it divides its vote among numbers of experts; None unless it chooses among several.
@@ -170,9 +172,11 @@ class LawPlan(Record):
     embedding_share: float
     not_read: Json
     unread: Finding | None = dataclasses.field(metadata=NOT_IN_JSON)
+    left_out: tuple[Finding, ...] = dataclasses.field(metadata=NOT_IN_JSON)
     leverage: Json | None
     dense: DensePlan | None
     speed: Speed | None = optional()
+    speed_label: str | None = dataclasses.field(metadata=NOT_IN_JSON)
     clock: OtherBudget | None = optional()
     serving: Serving | None = optional()
     like: TrainedReference | None = optional()
@@ -213,6 +217,7 @@ def _findings(plan: LawPlan) -> Iterator[Finding]:
         yield finding("law_width", active_width=plan.active_width, n_experts=plan.n_experts)
     if plan.unread is not None:
         yield plan.unread
+    yield from plan.left_out
     if plan.finest:
         yield finding("law_finest", granularity=plan.granularity)
     if plan.note:

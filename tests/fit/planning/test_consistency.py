@@ -16,11 +16,12 @@ from fit.fitted_law.law_files import load
 from fit.messages.units import amount
 from fit.model.architecture import Model
 from fit.planning import make_plan, make_problem
+from fit.planning.context import other_budget
 from fit.planning.inputs.options import PlanOptions
 from fit.planning.recipe.make_recipe import recipe_of
 from fit.planning.recipe.runs_recipe import peak_learning_rate
 from fit.planning.search import by_hours, solver
-from fit.planning.space import calibration, model_grid
+from fit.planning.space import calibration, model_grid, size_speeds
 from fit.render import figures, tables
 
 LAW = "joint-moe-2025"
@@ -314,3 +315,51 @@ def test_intervals_of_optima_lie_outside_a_laws_range_by_its_own_counts():
     size = row["n_active_high"]
     counted = size - 2 * (10**6 - 50257) * float(larger.d_model(size, 8))
     assert row["outside_fitted_range"].startswith(f"n_active {amount(counted / law.ranges['n_active'][1])} times above")
+
+
+def test_a_comparison_says_speeds_where_no_model_is_feasible_under_the_other_budget():
+    """The speed is the best model's, whatever hours would choose in place of FLOPs."""
+    compared = fit.compare([LAW], flops=1e20, chips="H100:8", experts=(1, 8), verbose=True)
+    (plan,) = compared.laws
+    without = dataclasses.replace(compared, laws=[dataclasses.replace(plan, clock=None)])
+    said = [line for line in str(compared).splitlines() if "tokens/s (" in line or "speed on these chips" in line]
+    assert len(said) == 2 and all(line in str(without).splitlines() for line in said)
+
+
+def test_without_a_speed_of_the_other_number_there_is_no_other_budget(monkeypatch):
+    problem = fit.plan(LAW, flops=1e20, chips="H100:8", experts=(1, 8)).problem
+    monkeypatch.setattr(size_speeds, "speed_of_size", lambda *_: None)
+    assert other_budget._comparison(problem, 1.0, 8, 1, 1e8, 1e9) is None
+
+
+def test_hours_in_place_of_flops_choose_as_a_plan_by_these_hours():
+    """Which has no 3 experts where it has 4, of which it builds both."""
+    clock = fit.plan(LAW, flops=1e20, chips="H100:64", experts=(3, 4)).clock
+    by_hours = fit.plan(LAW, hours=clock.hours, chips="H100:64", experts=(3, 4))
+    assert [row.n_experts for row in by_hours.infeasible] == [3]
+    assert clock.by_time == by_hours.odds.by_median == 4
+
+
+def test_a_comparison_says_which_width_of_experts_is_left_out():
+    options = dict(flops=1e20, shape="used:1,used:4", experts=(2,))
+    (compared,) = fit.compare(["sparsity-2025"], **options).laws
+    planned = [row for row in fit.plan("sparsity-2025", **options).findings if row.code == "width_left_out"]
+    assert planned and [row for row in compared.findings if row.code == "width_left_out"] == planned
+
+
+@pytest.mark.parametrize(
+    "budget", [dict(flops=1e21), dict(hours=24), dict(flops=1e16), dict(flops=1e21, mfu=0.4), dict(flops=1e16, mfu=0.4)]
+)
+def test_more_chips_than_a_mesh_divides_are_planned_as_those_that_it_divides(budget):
+    """What is left over stands idle. A given MFU is that of all chips, so there the hours are others."""
+    options = dict(mesh="expert:8", dollars_per_hour=2, **budget)
+    more = fit.plan(LAW, chips="H100:63", **options)
+    divided = fit.plan(LAW, chips="H100:56", **options)
+    assert more.chips.n_used == divided.chips.n_used
+    built = more.buildable
+    assert built.shape == divided.buildable.shape and built.n_tokens == divided.buildable.n_tokens
+    assert built.cost.mesh == divided.buildable.cost.mesh and built.cost.step_bytes == divided.buildable.cost.step_bytes
+    assert built.speed == divided.buildable.speed
+    if "mfu" not in budget:
+        assert built.cost.training_hours == divided.buildable.cost.training_hours
+        assert built.cost.training_dollars == divided.buildable.cost.training_dollars

@@ -17,6 +17,8 @@ from scipy.stats import f as f_distribution
 import fit
 from fit import __main__ as command_line
 from fit.errors import UserError
+from fit.fitted_law.law_files import load
+from fit.planning.context import expected_tasks
 from fit.table.table import Table, write
 
 FLOOR, TOP, MIDDLE, WIDTH = 0.25, 0.85, 2.6, 0.3
@@ -263,6 +265,17 @@ def test_a_plan_prints_what_its_model_is_expected_to_reach(written):
     assert "tasks" not in fit.plan("joint-moe-2025", flops=1e20)
 
 
+def test_narrow_experts_are_counted_as_tables_of_runs_count_them():
+    """Whether a model is built or not: the law counts eight of them as one."""
+    maps = fit.tasks(drawn(shift=0.02), holdout="none", bootstrap=20)
+    law = load("joint-moe-2025")
+    plan = fit.plan(law.name, flops=1e20, shape="granularity:8", experts=(8,))
+    assert (plan.best.n_experts, plan.buildable.n_experts) == (8, 64)
+    for model in (plan.best, plan.buildable):
+        (row,) = expected_tasks.of_model(model, law, maps)["tasks"]
+        assert row.accuracy == pytest.approx(float(maps.tasks[0].predict(model.loss, 64)), rel=1e-12)
+
+
 def test_a_map_of_another_text_is_refused(written):
     _, out = written
     maps = json.loads(out.read_text())
@@ -304,6 +317,8 @@ def test_a_file_that_holds_no_maps_is_refused(written, tmp_path):
             fit.plan("joint-moe-2025", flops=1e20, task_map=out)
     with pytest.raises(UserError, match="cannot be read"):
         fit.plan("joint-moe-2025", flops=1e20, task_map=tmp_path / "none.json")
+    with pytest.raises(UserError, match="cannot be read"):  # before any search, also one that finds no model
+        fit.plan("joint-moe-2025", flops=1, task_map=tmp_path / "none.json")
 
 
 def test_intervals_grow_below_the_lowest_loss(maps):
