@@ -1,7 +1,8 @@
 """The paper's figures for any law, and a fit's own: draw() makes one of FIGURES.
 
 style.py    sizes, colours, units on axes, dashes where a law is extrapolated, bands, formats
-loss.py     isoFLOP curves (2a), savings (2b) against training compute, predicted against measured (5); of searches
+loss.py     isoFLOP curves (2a), savings (2b) against training compute, predicted against measured (5)
+searches.py isoFLOP surfaces over size and sparsity; ratios and widths of architectures
 budget.py   loss under budgets around one, also in hours on the same chips; residuals of one number of experts
 compute.py  the loss against compute, with the runs
 memory.py   loss under a memory limit (1a), models of equal memory (3), the best number of experts (4, memory)
