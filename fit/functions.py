@@ -360,13 +360,14 @@ def plot(law: "Law | str | os.PathLike", runs: object = None, *, options: PlotOp
     """
     from fit.planning.inputs.options import experts_to_compare
     from fit.render import figures
+    from fit.render.figures.draw import draw
 
     options.check_figures([options.figure], has_runs=runs is not None)
     loaded = load(law)
     shown = experts_to_compare(loaded, options.experts)
     architecture = options.architecture(loaded)
     measured = figures.measured(loaded, runs)
-    drawn, _ = figures.draw(
+    drawn, _ = draw(
         options.figure,
         loaded,
         architecture,

@@ -12,6 +12,7 @@ from fit.messages import lines
 from fit.planning.inputs.chip_flags import kind_and_count
 from fit.planning.inputs.options import ShapeOptions, experts_to_compare
 from fit.render import figures, report, tables
+from fit.render.figures.draw import draw
 from fit.render.planner import page
 from fit.render.plot_options import FigureOptions
 from fit.render.report_options import ReportOptions
@@ -106,7 +107,7 @@ class PlotCommand(FigureOptions, flags.OfLaw, flags.Columns):
         for which, paths in paths_of_figures.items():
             if self.out_dir and which != "5" and "n_tokens" not in law.form.columns:
                 continue  # a law without tokens has only one picture
-            figure, _ = figures.draw(
+            figure, _ = draw(
                 which, law, architecture, experts, self.budgets, measured, chips=self.chips, speeds=self.speeds
             )
             for path in paths:

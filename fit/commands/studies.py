@@ -117,9 +117,9 @@ class SurfaceCommand(SurfaceOptions, flags.Columns, flags.JsonOutput):
             figures.check_ending(self.out)
         surfaces = fit_surfaces(self.read(self.runs), self)
         if self.out:
-            from fit.render.figures import loss  # not at the head: matplotlib takes long to import
+            from fit.render.figures import searches  # not at the head: matplotlib takes long to import
 
-            figures.save(loss.surfaces(surfaces.budgets), self.out)
+            figures.save(searches.surfaces(surfaces.budgets), self.out)
         self.show(surfaces)
 
 
@@ -158,7 +158,7 @@ class HolisticCommand(HolisticOptions, flags.Columns, flags.JsonOutput):
         width_runs = search_runs.read(self.read(self.width_runs)) if self.width_runs else None
         result = holistic(ratio_runs, width_runs, self.read(self.rank), self.read(self.refit), self)
         if self.out and result.fit:
-            from fit.render.figures import loss  # not at the head: matplotlib takes long to import
+            from fit.render.figures import searches  # not at the head: matplotlib takes long to import
 
-            figures.save(loss.architectures(result.fit.budgets, ratio_runs, width_runs), self.out)
+            figures.save(searches.architectures(result.fit.budgets, ratio_runs, width_runs), self.out)
         self.show(result)

@@ -44,7 +44,11 @@ def coupled(page: ModuleType) -> types.SimpleNamespace:
         return (*page.chinchilla_coefficients_at(c, n_experts), c["k"])
 
     def scaled_starts(rng: np.random.Generator, count: int, runs: Runs) -> dict[str, Array]:
-        """Those of the additive law, moved such that size and data make the same loss for any k."""
+        """Those of the additive law, with each term of size and data about its power 1 / k.
+
+        A mean run keeps about its loss for any k, but for what the additive start takes off a coefficient for the
+        experts, granularity or sparsity of the runs: it is for exponents that are not yet divided by k.
+        """
         drawn = page.scaled_starts(rng, count, runs)
         k = rng.uniform(0.25, 1, count)
         log_reducible = np.log(np.exp(np.mean(np.log(runs.loss))) - np.exp(drawn[f"ln {page.FLOOR}"]))

@@ -138,7 +138,7 @@ def _by_wall_clock_time(law: Law, options: PlanOptions, plan: Plan) -> Iterator[
     for name, each in plans.items():
         best = each.best
         mfu, label = _mfu_and_label(each)
-        row = {name_: best[name_] for name_ in ("n_experts", "n_active", "n_total", "n_tokens", "loss")}
+        row = {column: best[column] for column in ("n_experts", "n_active", "n_total", "n_tokens", "loss")}
         rows.append({"": name, **row, "MFU": f"{mfu:.2g}", "the speed is": label})
     yield elements.table(rows)
     yield from lines.html([speed_lines.speeds(timed.clock, timed.optima), *speed_lines.differing(timed.clock)])
@@ -196,9 +196,9 @@ def _other_laws(law: Law, others: list[Law], options: PlanOptions, plan: Plan) -
         yield f"<p>{elements.text(e)}</p>"
         return
     yield f"<ul>{elements.items(comparison.conclusion)}</ul>"
-    yield elements.table([_law_row(plan) for plan in comparison.laws])
+    yield elements.table([_law_row(each) for each in comparison.laws])
     if comparison.infeasible:
-        yield f"<ul>{elements.items(f'{law.law}: {law.why}' for law in comparison.infeasible)}</ul>"
+        yield f"<ul>{elements.items(f'{each.law}: {each.why}' for each in comparison.infeasible)}</ul>"
     yield f'<p class="soft">{elements.text(comparison.about)}</p>'
     yield _agreement(comparison)
 

@@ -77,7 +77,8 @@ def _best_model(plan: Plan) -> str:
 
 
 def _measured(runs: Runs) -> str:
-    """The best mixture against the dense model of as many active parameters and tokens, at the largest compute."""
+    """The best number of experts against dense models at the largest FLOPs at which both were trained. Each number's
+    loss is the mean over all its runs of these FLOPs, whatever their sizes and tokens."""
     for budget in np.unique(runs.flops)[::-1]:
         same = np.isclose(runs.flops, budget, rtol=1e-9)
         loss = {e: runs.loss[same & (runs.n_experts == e)].mean() for e in np.unique(runs.n_experts[same])}

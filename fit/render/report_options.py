@@ -85,9 +85,17 @@ def _of_saved(path: str, saved: Any) -> Json:
 
 
 def _of_flags(text: str) -> dict[str, Any]:
-    """{flag: value} of a command line; the values of a flag that is given several times are joined by commas."""
+    """{flag: value} of a command line; the values of a flag that is given several times are joined by commas.
+
+    Raises:
+      UserError: A quotation has no end, or a word is no flag.
+    """
+    try:
+        words_of_text = shlex.split(text)
+    except ValueError as e:
+        raise UserError(f"--plan: found {text!r}, which has a quotation mark or a backslash too many") from e
     values: dict[str, Any] = {}
-    for word in shlex.split(text):
+    for word in words_of_text:
         name, equals, value = word.removeprefix("--").partition("=")
         if not word.startswith("--"):
             raise UserError(f"--plan: found {word!r}, expected flags such as --flops=1e22")

@@ -4,6 +4,7 @@ from fit.errors import UserError
 from fit.fitted_law.law import Law
 from fit.model.architecture import Architecture
 from fit.render import elements, figures, tables
+from fit.render.figures.draw import draw
 
 TITLES = {
     "1": "Table 1: compute-optimal models",
@@ -27,7 +28,7 @@ def figure_section(law: Law, architecture: Architecture, which: str, measured: f
     """The section of a figure of the paper, with the numbers behind it."""
     caption = figures.FIGURES[which]
     try:
-        figure, columns = figures.draw(which, law, architecture, law.experts, (), measured)
+        figure, columns = draw(which, law, architecture, law.experts, (), measured)
     except UserError as e:
         return f"<h2>{elements.text(caption)}</h2>\n<p>{elements.text(e)}</p>"
     return elements.picture(caption, figures.image(figure), columns)

@@ -64,7 +64,7 @@ DRAWING = ("elements", "data", "chart", "pictures", "comparison", "app")  # scri
 
 def calculating_tab(browser, laws):
     """A tab with the data and the functions of a page of these laws, but for those that draw."""
-    data = page.of(laws, None)
+    data = page.page_data(laws, None)
     scripts = [page.NOT_CARRIED.sub("", page._read(f"{name}.js")) for name in page.SCRIPTS if name not in DRAWING]
     start = "for (const law of data.laws) Object.assign(law, data.forms[law.form]);"
     forms = formulas.script(FORMS[name] for name in data["forms"])

@@ -53,9 +53,14 @@ def memory_curves(picture: style.Picture, flops: float) -> style.Drawn:
         picture.curve(axis, grid, _models(optima), e, shown=shown, with_band=is_best, n_total=grid)
         style.point(axis, free.n_total[i], free.loss[i], picture.looks[e])
     least = np.min(losses, axis=0)
+    holds_one = np.isfinite(least)  # the least memory may hold a dense model, and no mixture that is compared
+    grid = grid[holds_one]
+    least = least[holds_one]
+    best = experts[np.argmin(losses, axis=0)[holds_one]]
     span = least[0] - least[-1]
-    axis.set_ylim(least[-1] - 0.18 * span, least[0] + 0.05 * span)
-    _strip_of_best(axis, grid, experts[np.argmin(losses, axis=0)], picture.looks)
+    if span > 0:
+        axis.set_ylim(least[-1] - 0.18 * span, least[0] + 0.05 * span)
+    _strip_of_best(axis, grid, best, picture.looks)
     style.log_axis(axis.xaxis, grid[0], grid[-1])
     title = f"{units.flops_math(flops)} training FLOPs"
     axis.set(xlabel="total parameters", ylabel="loss (nats per token)", title=title)

@@ -32,6 +32,7 @@ from fit.planning.inputs.training_chips import MFU, Chips
 from fit.planning.search import best_models
 from fit.planning.several_laws import agreement, architectures, comparison
 from fit.planning.uncertainty import odds
+from fit.render.figures import Measured
 from fit.render.planner import formulas, page_speeds
 from fit.table.files import check_writable, write_text
 from fit.table.runs import Runs
@@ -65,27 +66,25 @@ NOT_CARRIED = re.compile(r"^(import [^;]*;\n|export | *//.*\n|/\*\*[\s\S]*?\*/\n
 FOLDER = pathlib.Path(__file__).parent
 
 
-def write(
-    laws: Sequence[Law], measured: tuple[Runs, Array] | None, path: str, chips: tuple[str, int] | None = None
-) -> str:
+def write(laws: Sequence[Law], measured: Measured, path: str, chips: tuple[str, int] | None = None) -> str:
     """Writes the page of some laws, and returns its path.
 
     Args:
       laws: The page shows the first of them at first.
       measured: Runs of the first law, and boolean [n_runs]: those kept out of its fit.
       path: The file to write.
-      chips: The kind and the most of the chips, as `of` takes them.
+      chips: The kind and the most of the chips, as `page_data` takes them.
 
     Raises:
       UserError: A law has no optimum of size and tokens, or the file cannot be written.
     """
     check_writable(path)
-    write_text(path, text(of(laws, measured, chips)))
+    write_text(path, text(page_data(laws, measured, chips)))
     return path
 
 
 def text(data: Json) -> str:
-    """The page as text. `data`: what `of` returns."""
+    """The page as text. `data`: what `page_data` returns."""
     forms = [FORMS[name] for name in data["forms"]]
     scripts = [NOT_CARRIED.sub("", _read(f"{name}.js")) for name in SCRIPTS]
     parts = dict(
@@ -107,7 +106,7 @@ def _read(name: str) -> str:
     return (FOLDER / name).read_text(encoding="utf-8")
 
 
-def of(laws: Sequence[Law], measured: tuple[Runs, Array] | None, chips: tuple[str, int] | None = None) -> Json:
+def page_data(laws: Sequence[Law], measured: Measured, chips: tuple[str, int] | None = None) -> Json:
     """Everything that the page computes with, ready for JSON.
 
     Args:
@@ -289,8 +288,8 @@ def _value_or_refusal(law: Law, name: str) -> int | str:
         return e.sentence
 
 
-def _runs(runs: Runs, out: Array) -> Json:
+def _runs(runs: Runs, held_out: Array) -> Json:
     """Columns of the runs; at most MOST_RUNS of them."""
     rows = np.unique(np.linspace(0, len(runs) - 1, min(len(runs), MOST_RUNS)).round().astype(int))
     columns = {name: values[rows].tolist() for name, values in runs.columns.items()}
-    return columns | dict(loss=runs.loss[rows].tolist(), held_out=out[rows].tolist())
+    return columns | dict(loss=runs.loss[rows].tolist(), held_out=held_out[rows].tolist())

@@ -127,7 +127,7 @@ def test_json_and_the_page_say_what_the_draws_are():
     plan = fit.plan("joint-moe-2025", flops=1e22)
     assert plan.to_dict()["odds"]["source"] == SOURCE
     law = fit.load("joint-moe-2025")
-    entry = page.of([law], None)["laws"][0]
+    entry = page.page_data([law], None)["laws"][0]
     assert entry["bootstrap"]["source"] == SOURCE and SOURCE in entry["origin"]
     model = ["--n_active=1e9", "--n_tokens=2e10", "--n_experts=8"]
     assert SOURCE in fit_command.printed("predict", "--law=joint-moe-2025", *model)

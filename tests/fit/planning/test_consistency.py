@@ -22,7 +22,8 @@ from fit.planning.recipe.make_recipe import recipe_of
 from fit.planning.recipe.runs_recipe import peak_learning_rate
 from fit.planning.search import by_hours, solver
 from fit.planning.space import calibration, model_grid, size_speeds
-from fit.render import figures, tables
+from fit.render import tables
+from fit.render.figures.draw import draw
 
 LAW = "joint-moe-2025"
 
@@ -300,7 +301,7 @@ def test_tables_and_figures_say_what_a_plan_says_of_the_laws_range(name):
     said = {row.n_experts: in_words(row.extrapolation) for row in plan.optima}
     of_table = tables.rows_of("1", law, law.architecture, law.experts, (1e21,))
     assert {row["n_experts"]: row["outside_fitted_range"] for row in of_table} == said
-    _, columns = figures.draw("2a", law, law.architecture, law.experts, (1e21,))
+    _, columns = draw("2a", law, law.architecture, law.experts, (1e21,))
     for row in plan.optima:
         of_number = np.array(columns["n_experts"]) == row.n_experts
         nearest = np.argmin(np.abs(np.log(np.array(columns["n_active"])[of_number] / row.n_active)))

@@ -19,6 +19,7 @@ from fit.fitted_law import extrapolation
 from fit.fitted_law.law_files import load
 from fit.render import figures
 from fit.render.figures import style
+from fit.render.figures.draw import draw
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +44,7 @@ def runs(folder, law):
 @pytest.fixture(scope="module")
 def drawn(law, runs):
     """{name: (figure, columns)} of every figure, with nothing said but the law and its runs."""
-    pictures = {which: figures.draw(which, law, law.architecture, law.experts, (), runs) for which in figures.FIGURES}
+    pictures = {which: draw(which, law, law.architecture, law.experts, (), runs) for which in figures.FIGURES}
     with style.in_style():
         for figure, _ in pictures.values():
             figure.canvas.draw()
@@ -100,10 +101,10 @@ def test_lines_are_solid_only_where_the_law_was_fitted(drawn, law):
 
 
 def test_experts_and_budgets_beyond_the_runs_are_dashed(law):
-    figure, columns = figures.draw("2a", law, law.architecture, (1, 16), (1e15,))
+    figure, columns = draw("2a", law, law.architecture, (1, 16), (1e15,))
     assert all(columns["extrapolated"])
     assert {line.get_linestyle() for line in figure.axes[0].lines if np.isfinite(line.get_ydata()).sum() > 1} == {"--"}
-    inner, columns = figures.draw("2a", law, law.architecture, (1, 16), (1e11,))
+    inner, columns = draw("2a", law, law.architecture, (1, 16), (1e11,))
     beyond = np.array(columns["extrapolated"])[np.array(columns["n_experts"]) == 16]
     assert beyond.all() and not all(columns["extrapolated"])
 
@@ -150,7 +151,7 @@ def test_bands_where_there_are_draws(drawn, law):
     for which in ("1a", "2a", "2b", "3", "4"):
         figure = drawn[which][0]
         assert len(bands(figure)) == sum(any(line.get_xdata().size for line in axis.lines) for axis in figure.axes)
-        assert not bands(figures.draw(which, sure, sure.architecture, sure.experts)[0])
+        assert not bands(draw(which, sure, sure.architecture, sure.experts)[0])
     one = fit_runs.joint_loss(3e4, 1e6, 4, {name: law.draws[name] for name in law.coefficients})
     low, high = style.band(law, law.architecture, np.array([3e4]), np.array([1e6]), 4)
     np.testing.assert_allclose([low[0], high[0]], np.percentile(one, [10, 90], method="weibull"), rtol=1e-12)
@@ -173,7 +174,17 @@ def test_the_savings_are_those_of_the_law(drawn, law):
 def test_a_law_whose_models_no_memory_bounds_has_no_figure_3(law):
     small = dataclasses.replace(law, coefficients=law.coefficients | dict(alpha=-3.0))  # its best model is the smallest
     with pytest.raises(UserError, match="memory bounds none of its models"):
-        figures.draw("3", small, small.architecture, small.experts)
+        draw("3", small, small.architecture, small.experts)
+
+
+@pytest.mark.parametrize("flops", [1e15, 1e17])  # the smallest mixture is the best; a larger one is
+def test_figure_1a_without_dense_models_begins_where_a_mixture_fits(flops):
+    published = load("joint-moe-2025")
+    architecture = dataclasses.replace(published.architecture, vocab_size=257)
+    figure, _ = draw("1a", published, architecture, (32,), (flops,))
+    smallest = architecture.n_total(float(architecture.width_per_block), 32)
+    assert smallest <= figure.axes[0].get_xlim()[0] < 1.1 * smallest
+    assert np.isfinite(figure.axes[0].get_ylim()).all()
 
 
 def test_formats_by_flag_and_by_ending_and_the_same_bytes(folder, tmp_path):

@@ -11,8 +11,8 @@ import fit
 from fit import __main__ as command_line
 from fit.messages import units
 from fit.model import efficiencies
-from fit.render import figures
 from fit.render.figures import budget, style
+from fit.render.figures.draw import draw
 from fit.table.runs import read_runs
 
 PUBLISHED = "joint-moe-2025"
@@ -138,7 +138,7 @@ def test_a_frontier_goes_through_the_plan_and_falls():
 
 def test_loss_against_hours_is_that_of_plans_by_wall_clock_time():
     law = fit.load(PUBLISHED)
-    _, columns = figures.draw("hours", law, law.architecture, (1, 8), (1e21,), chips="H100:64")
+    _, columns = draw("hours", law, law.architecture, (1, 8), (1e21,), chips="H100:64")
     numbers = {name: np.array(values) for name, values in columns.items()}
     hours = 1e21 / (64 * 989e12 * 0.4) / 3600
     plan = fit.plan(law, chips="H100:64", hours=hours, experts=[1, 8])
