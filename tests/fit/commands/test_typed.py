@@ -49,7 +49,7 @@ def test_chips_are_spelt_as_for_the_launcher(chips):
 
 
 def test_what_python_gives_that_no_command_line_could_is_refused(tmp_path):
-    with pytest.raises(fit.UserError, match="--flops: found 10+.*, expected a number such as 1e22"):
+    with pytest.raises(fit.UserError, match="flops: found 10+.*, expected a number such as 1e22"):
         fit.plan("joint-moe-2025", flops=10**400)
     with pytest.raises(fit.UserError, match="expected one law or several, found none"):
         fit.page([], tmp_path / "page.html")
