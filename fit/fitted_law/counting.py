@@ -65,9 +65,9 @@ class Counting:
         """Rows of embedding and head that the law does not count: the extra ones, or all if it counts neither."""
         return self.extra_rows(architecture) if self.embedding else architecture.embedding_and_head_rows
 
-    def n_active(self, architecture: Architecture, n_active: Numbers, d_model: Numbers) -> Numbers:
-        """Active parameters of models, of which n_active are with embedding and head, as the law counts them."""
-        return n_active - self.uncounted_rows(architecture) * d_model
+    def counted(self, architecture: Architecture, n_parameters: Numbers, d_model: Numbers) -> Numbers:
+        """Parameters of models as the law counts them. n_parameters: active or all, with embedding and head."""
+        return n_parameters - self.uncounted_rows(architecture) * d_model
 
     def of_table(self, table: Table, columns: dict[str, Array]) -> dict[str, Array]:
         """Columns of a table of models, with their parameters counted as the law counts them.

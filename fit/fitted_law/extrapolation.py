@@ -177,8 +177,8 @@ def columns_of_sizes(
     if n_total is None:
         n_total = architecture.n_total(d_model, n_experts)
     counts = dict(
-        n_active=law.counting.n_active(architecture, n_active, d_model),
-        n_total=n_total - law.counting.uncounted_rows(architecture) * d_model,
+        n_active=law.counting.counted(architecture, n_active, d_model),
+        n_total=law.counting.counted(architecture, n_total, d_model),
     )
     return architecture.structure(n_experts) | counts
 

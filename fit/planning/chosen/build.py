@@ -73,7 +73,7 @@ def _built(problem: Problem, best: Optimum, chosen: TrainedModel) -> Buildable:
     forward_flops = int(shape.forward_flops(recipe.sequence))
     exact_parameters = int(shape.exact_parameters(recipe.as_published, has_final_norm))
     constraints = problem.constraints
-    cache_bytes = constraints.bytes_per_kv_element * float(shape.kv_elements(constraints.kv_tokens))
+    cache_bytes = float(constraints.cache_bytes(shape))
     as_built = dataclasses.replace(problem.architecture, vocab_size=model.fields["vocab_size"])
     interval = _interval(law, as_built, shape, law_experts, n_tokens)
     speed, n_chips = speed_and_chips(problem, candidate, law_experts, n_active, n_tokens)
@@ -127,10 +127,10 @@ def _interval(
     """
     if not law.draws or isinstance(law, Repeated):
         return None
-    uncounted = law.counting.uncounted_rows(architecture) * shape.d_model
-    columns = architecture.structure(law_experts) | dict(
-        n_active=int(shape.n_active) - uncounted, n_total=int(shape.n_total) - uncounted, n_tokens=n_tokens
+    columns = extrapolation.columns_of_sizes(
+        law, architecture, int(shape.n_active), law_experts, shape.d_model, int(shape.n_total)
     )
+    columns["n_tokens"] = n_tokens
     columns = {name: columns[name] for name in dict.fromkeys((*law.form.columns, "n_active", "n_tokens"))}
     try:
         low, high = law.predict_interval(**columns, new_run=law.noise is not None)

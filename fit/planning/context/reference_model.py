@@ -106,7 +106,7 @@ def trained_within(reference: PublishedModel, problem: Problem, n_experts: int) 
     if law.only_n_experts is not None and not np.isclose(float(columns["n_experts"]), law.only_n_experts):
         return None
     loss = float(law.loss(law.coefficients, columns | dict(n_tokens=n_tokens)))
-    counted = law.counting.n_active(its_architecture, reference.n_active, reference.shape.d_model)
+    counted = law.counting.counted(its_architecture, reference.n_active, reference.shape.d_model)
     # the reference model is under no limit of memory, so neither are the models that reach its loss
     within = Constraints(
         flops=SMALLEST_SHARE * constraints.flops,

@@ -63,7 +63,7 @@ def repeats_of(problem: Problem, optima: list[Optimum], best: Optimum) -> Repeat
     rows = {}
     for row in optima:
         reduced = law.fresh.chinchilla_coefficients_at(row.n_experts)
-        counted = law.counting.n_active(problem.as_counted, row.n_active, row.d_model)
+        counted = law.counting.counted(problem.as_counted, row.n_active, row.d_model)
         size, tokens = law.effective(reduced, counted, row.n_tokens)
         rows[row.n_experts] = RepeatedRow(
             n_experts=row.n_experts,

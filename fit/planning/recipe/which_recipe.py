@@ -60,8 +60,10 @@ def tokens_of_recipe(
 
 def _counted(law: Law, architecture: Architecture, shape: ModelShape) -> dict[str, Numbers]:
     """{n_active, n_total} of models as the ranges of a law's runs count them: with the law's own vocabulary."""
-    uncounted = law.counting.uncounted_rows(architecture) * shape.d_model
-    return dict(n_active=shape.n_active - uncounted, n_total=shape.n_total - uncounted)
+    return dict(
+        n_active=law.counting.counted(architecture, shape.n_active, shape.d_model),
+        n_total=law.counting.counted(architecture, shape.n_total, shape.d_model),
+    )
 
 
 def is_published(law: Law, model: Model, n_tokens: float, like_published: bool) -> bool:

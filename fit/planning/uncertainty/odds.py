@@ -299,7 +299,7 @@ def _rows(ranking: Ranking, hours: float | None) -> Iterator[ExpertOdds]:
         # the form's own error is the same for all numbers of experts: it widens the losses, and changes no best one
         loss = solved.loss[i]
         if draws.rows is not None:
-            n_active = law.counting.n_active(architecture, solved.n_active[i], solved.d_model[i])
+            n_active = law.counting.counted(architecture, solved.n_active[i], solved.d_model[i])
             loss = loss * np.exp(law.log_change(training_flops(n_active, solved.n_tokens[i]), draws.rows))
         columns = dict(n_active=solved.n_active[i], n_tokens=solved.n_tokens[i], loss=loss)
         values = [solved.loss[i] - solved.loss[first], *columns.values()]

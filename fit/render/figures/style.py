@@ -137,7 +137,7 @@ def band(
         return None
     with np.errstate(all="ignore"):
         losses = planned_models.loss_of_sizes(law, architecture, n_experts, n_active, n_tokens, drawn(law))
-        counted = law.counting.n_active(architecture, n_active, architecture.d_model(n_active, n_experts))
+        counted = law.counting.counted(architecture, n_active, architecture.d_model(n_active, n_experts))
         flops = training_flops(counted, n_tokens)
         losses = losses * np.exp(law.log_change(np.atleast_2d(flops)))
     return percentiles(law, losses)
